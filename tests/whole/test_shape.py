@@ -12,7 +12,7 @@ MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
 MAX_TOP_ENTRIES = 17
 """The packages of the product, which docs/architecture.md lists, and their tests."""
 MAX_FILES, MAX_PACKAGE_LINES = 410, 10_560
-MAX_LINES = 80_000
+MAX_LINES = 80_100
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",

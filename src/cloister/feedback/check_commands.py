@@ -191,11 +191,12 @@ _TO = f'"${REPORT}"'
 _WRITES_FILE: dict[str, str] = {
     "jest": f"--json --outputFile={_TO}",
     "vitest": f"--reporter=default --reporter=json --outputFile.json={_TO}",
-    "mocha": f"--reporter json --reporter-option output={_TO}",
+    "mocha": f"--reporter json -O output={_TO}",
     "phpunit": f"--log-junit {_TO}",
     "ctest": "--output-on-failure",
 }
-"""Flags with which the tool writes a report. The text of CTest says more than its report."""
+"""Flags with which the tool writes a report. The text of CTest says more than its report. Every mocha knows `-O`; the
+long name changed."""
 
 _SAYS: dict[str, str] = {
     "mypy": "--output json",

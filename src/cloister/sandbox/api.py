@@ -115,8 +115,11 @@ class Sandbox(Computer, Protocol):
 class Keepable(Sandbox, Protocol):
     """A sandbox whose files can become a template."""
 
-    async def keep(self, at: Path) -> None:
-        """Copy the whole root filesystem to the new directory `at`. Raises `HostError` (`keep_failed`)."""
+    async def keep(self, at: Path, *, shared: bool = False) -> None:
+        """Copy the whole root filesystem to the new directory `at`. Raises `HostError` (`keep_failed`).
+
+        `shared`: `at` becomes the root filesystem of a template, whose files the store may keep without a copy.
+        """
         ...
 
 

@@ -291,7 +291,7 @@ def test_pytest_writes_a_report_and_no_cache() -> None:
         ("pyright", "pyright --outputjson"),
         ("go test ./...", "go test -json ./..."),
         ("cargo clippy -- -D warnings", "cargo clippy --message-format=json -- -D warnings"),
-        ("npx mocha", 'npx mocha --reporter json --reporter-option output="$CLOISTER_REPORT"'),
+        ("npx mocha", 'npx mocha --reporter json -O output="$CLOISTER_REPORT"'),
         ("ctest --test-dir build", "ctest --test-dir build --output-on-failure"),
         ("npx jest", 'npx jest --json --outputFile="$CLOISTER_REPORT"'),
         ("npm test", 'npm test -- --json --outputFile="$CLOISTER_REPORT"'),

@@ -69,7 +69,7 @@ TO = '"$CLOISTER_REPORT"'
         (
             "mocha -b 'test/**/*.js' --grep='a b' -r ts-node/register",
             ["test/a/b.js"],
-            f"mocha -r ts-node/register --no-bail test/a/b.js --reporter json --reporter-option output={TO}",
+            f"mocha -r ts-node/register --no-bail test/a/b.js --reporter json -O output={TO}",
         ),
         (
             "node --test test/",

@@ -15,7 +15,7 @@ from cloister.core.errors import HostError
 from cloister.sandbox.store import btrfs_ioctl, loop_file
 from cloister.sandbox.store.api import Layers, Tree, writable
 from cloister.sandbox.store.btrfs import BtrfsStore
-from cloister.sandbox.store.choose import can_share_blocks, is_btrfs, stores
+from cloister.sandbox.store.choose import can_share_blocks, files_of, is_btrfs, stores
 from cloister.sandbox.store.overlay import OverlayStore
 from cloister.testing.conformance.store import make_template
 
@@ -271,3 +271,46 @@ async def test_an_overlay_keeps_whiteouts_and_its_own_attributes_in_a_fork(tmp_p
     assert (child.upper / "deleted").is_char_device() and (child.upper / "deleted").stat().st_rdev == 0
     assert os.getxattr(child.upper / "opaque", "trusted.overlay.opaque") == b"y"
     assert list(child.work.iterdir()) == [], "the work directory belongs to one mount"
+
+
+async def test_a_kept_template_shares_the_blocks_of_its_sandbox(store: BtrfsStore, tmp_path: Path) -> None:
+    below = await store.create(make_template(tmp_path / "a"), "s-one", LIMIT)
+    (writable(below) / "installed").write_bytes(os.urandom(8 * MIB))
+    building, final = tmp_path / ".building", tmp_path / "env"
+    building.mkdir()
+    await store.keep(below, building / "rootfs")
+    assert list((building / "rootfs").iterdir()) == [], "no file is copied out of the store"
+    building.rename(final)
+    files = await store.adopt(final / "rootfs")
+    await store.remove("s-one")
+    root = await store.create(final / "rootfs", "s-two", 16 * MIB)
+    assert (writable(root) / "installed").stat().st_size == 8 * MIB
+    assert (writable(root) / "etc" / "name").read_text() == "template"
+    with pytest.raises(OSError, match="Read-only"):
+        (files / "x").touch()
+
+
+async def test_a_kept_template_is_not_taken_for_an_empty_one_elsewhere(
+    store: BtrfsStore, tmp_path: Path
+) -> None:
+    (home := tmp_path / "env").mkdir()
+    await store.keep(await store.create(None, "s-one", LIMIT), home / "rootfs")
+    plain = OverlayStore(tmp_path / "plain", PATH)
+    (tmp_path / "plain").mkdir()
+    for use in (plain.adopt(home / "rootfs"), plain.create(home / "rootfs", "s-two", LIMIT)):
+        with pytest.raises(HostError, match="another store") as failed:
+            await use
+        assert failed.value.code == "no_template"
+    for hostile in ("0" * 16, "../roots/x"):
+        (home / "kept").write_text(hostile)
+        with pytest.raises(HostError, match="another store"):
+            await store.adopt(home / "rootfs")
+
+
+async def test_other_tiers_find_the_files_of_a_kept_template(store: BtrfsStore, tmp_path: Path) -> None:
+    (home := tmp_path / "templates" / "env").mkdir(parents=True)
+    root = await store.create(None, "s-one", LIMIT)
+    (writable(root) / "name").write_text("kept")
+    await store.keep(root, home / "rootfs")
+    async with files_of(home / "rootfs", PATH) as files:
+        assert (files / "name").read_text() == "kept"

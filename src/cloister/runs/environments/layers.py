@@ -47,6 +47,7 @@ from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.local.spec import SEARCH_PATH
+from cloister.sandbox.store.api import is_kept
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.recipes import Environment
 from cloister.system.locks import lock_within
@@ -284,16 +285,26 @@ class Environments:
         templates = self.workshop.templates
         templates.keep_recipe(name, recipe)
         found = templates.current(name)
-        if found is None:
+        new = found is None or not await self._is_whole(found, report)
+        if found is None or new:
             logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
             maker = _Maker(self.outlet, recipe, below, plan, site, self.checks, not self.proof)
-            found, new = await templates.build(name, maker.make, report), True
+            found = await templates.build(name, maker.make, report, again=new)
             await self.workshop.host.prepare(name, report)
-        else:
-            new = False
         with suppress(OSError):
             os.utime(found.home / MARKER)
         return found, new
+
+    async def _is_whole(self, found: Built, report: Report) -> bool:
+        """False if its files were in a store that is gone, or that is no longer used."""
+        try:
+            if is_kept(found.rootfs):
+                await self.workshop.host.prepare(found.name, report)
+        except HostError as error:
+            if error.code != "no_template":
+                raise
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,7 +329,7 @@ class _Maker:
                 async with work.watching_disk(), self.outlet.opened(self.below.name, env, sets) as inside:
                     about = await (self._own if self.recipe.repo else self._tools)(work, inside)
                     work.tell(0.9, "keeping the files")
-                    await keep(inside.sandbox, work.rootfs)
+                    await keep(inside.sandbox, work.rootfs, shared=True)
         except TimeoutError:
             raise HostError("template_failed", f"Set-up took more than {SETUP_SECONDS:g} s.") from None
         return msgspec.structs.replace(

@@ -172,12 +172,12 @@ class ImageBuilder:
         )
 
 
-async def keep(sandbox: Sandbox, at: Path) -> None:
-    """Copy the files of a sandbox to the new directory `at`. Raises `HostError` (`cannot_keep`)."""
+async def keep(sandbox: Sandbox, at: Path, *, shared: bool = False) -> None:
+    """Copy the files of a sandbox to the new directory `at`; see `Keepable`. Raises `HostError` (`cannot_keep`)."""
     if not isinstance(sandbox, Keepable):
         tier = sandbox.info.isolation.tier
         raise HostError("cannot_keep", f"Templates cannot be made from sandboxes of the tier {tier}.")
-    await sandbox.keep(at)
+    await sandbox.keep(at, shared=shared)
 
 
 _LACKS = {"git": "no run can start from it", "bash": "shell command lines will fail"}

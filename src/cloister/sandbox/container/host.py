@@ -128,9 +128,13 @@ class ContainerHost:
         async with self._opened(tools, child) as sandbox:
             yield sandbox
 
-    async def keep(self, sandbox: ContainerSandbox, at: Path) -> None:
+    async def keep(self, sandbox: ContainerSandbox, at: Path, *, shared: bool) -> None:
+        tools = await self._choose()
         async with sandbox.running.standing_still():
-            await flatten(sandbox.running.root, at, self._path)
+            if shared:
+                await tools.store.keep(sandbox.running.root, at)
+            else:
+                await flatten(sandbox.running.root, at, self._path)
 
     def _known(self, template: str) -> Built | None:
         try:

@@ -148,8 +148,8 @@ class ContainerSandbox(Link):
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         return await self._host.take_snapshot(self, name)
 
-    async def keep(self, at: Path) -> None:
-        await self._host.keep(self, at)
+    async def keep(self, at: Path, *, shared: bool = False) -> None:
+        await self._host.keep(self, at, shared=shared)
 
     def memory_bytes(self) -> int:
         return self.running.cgroup.memory_bytes()

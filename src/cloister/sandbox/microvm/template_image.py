@@ -28,6 +28,7 @@ from cloister.sandbox.microvm import command_line, ram
 from cloister.sandbox.microvm.boot import BOOT_SECONDS, MachineRequest, Moment, Silent, VmTools, booted
 from cloister.sandbox.microvm.disks import DISK_STEP, Disk, OpenFile, held, new_layer, open_file
 from cloister.sandbox.microvm.snapshots import last_moment
+from cloister.sandbox.store.choose import files_of
 from cloister.sandbox.templates.building import Built, locked
 
 logger = logging.getLogger(__name__)
@@ -177,7 +178,8 @@ class Images:
             async with locked(self.directory / f".lock-{target.name}", report):
                 if not target.is_file():
                     report(None, "making the disk image of the template")
-                    await make_disk(rootfs, target, free_bytes, self._path)
+                    async with files_of(rootfs, self._path) as files:
+                        await make_disk(files, target, free_bytes, self._path)
         return open_file(target)
 
     async def _build(self, tools: VmTools, source: BootSource, key: _Key, report: Report) -> None:

@@ -54,8 +54,18 @@ class Store(Protocol):
         """The name shown to people, e.g. `btrfs-loop`. It says so when sandboxes have no disk quota."""
         ...
 
-    async def adopt(self, template: Path) -> None:
-        """Import the root filesystem `template` for repeated use."""
+    async def adopt(self, template: Path) -> Path:
+        """Import the root filesystem `template` for repeated use; return where its files are.
+
+        Raises `HostError` (`no_template`) if another store has them, or had them.
+        """
+        ...
+
+    async def keep(self, parent: Root, template: Path) -> None:
+        """Make the new directory `template` a root filesystem with the files of `parent`, which the caller holds still.
+
+        A store that can share blocks keeps the files itself: `template` stays empty, and `KEPT` beside it names them.
+        """
         ...
 
     async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
@@ -100,6 +110,23 @@ class Store(Protocol):
     async def close(self) -> None:
         """Release mounts. Any later call mounts again."""
         ...
+
+
+KEPT = "kept"
+"""A file beside a template's root filesystem: the name that the store gave to its files."""
+
+
+def is_kept(template: Path) -> bool:
+    """True if the files of a template are in a store, and its directory is empty."""
+    return template.with_name(KEPT).is_file()
+
+
+def lost(template: Path) -> HostError:
+    """The error for a template whose files this store does not have."""
+    name = template.parent.name
+    return HostError(
+        "no_template", f"The files of the template {name} are in another store, or were removed with it."
+    )
 
 
 def writable(root: Root) -> Path:

@@ -12,6 +12,7 @@ import hashlib
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,6 +33,9 @@ T = TypeVar("T")
 _REMOVE_SECONDS = 900.0
 _SETTLE_SECONDS = 4.0
 _PATIENCE_SECONDS = 3.0
+_KEPT = ".kept-"
+_KEPT_SECONDS = 86_400.0
+"""After this time a kept template that no one adopted belongs to a builder that died."""
 _FORGET = 64
 """Quota groups of removed subvolumes that are kept until the kernel releases them."""
 
@@ -56,8 +60,22 @@ class BtrfsStore:
             return "btrfs-loop"
         return "btrfs" if self._limits else "btrfs (no disk quota)"
 
-    async def adopt(self, template: Path) -> None:
-        await self._adopted(await self._ready(), template)
+    async def adopt(self, template: Path) -> Path:
+        return await self._adopted(await self._ready(), template)
+
+    async def keep(self, parent: Root, template: Path) -> None:
+        store = await self._ready()
+        name = secrets.token_hex(8)
+        home = store.top / "templates" / f"{_KEPT}{name}"
+
+        def kept() -> None:
+            home.mkdir(mode=0o700)
+            btrfs_ioctl.snapshot(_within(store, parent), home / "root", read_only=True)
+            loop_file.flush(home)
+            template.mkdir(mode=0o755)
+            template.with_name(api.KEPT).write_text(name)
+
+        await self._do(store, "A template", kept)
 
     async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
         store = await self._ready()
@@ -231,6 +249,9 @@ class BtrfsStore:
             if other.name.startswith(".new-") or (other.name != ".lock" and _outdated(other)):
                 await self._remove(store, "templates", other.name, "root")
                 shutil.rmtree(other, ignore_errors=True)
+        if api.is_kept(template):
+            await self._do(store, "A template", partial(_take, template, home, identity))
+            return
         scratch = home.with_name(f".new-{secrets.token_hex(4)}")
         try:
             await self._do(store, "A template", partial(_begin, scratch, identity))
@@ -313,11 +334,24 @@ def _identity(template: Path) -> tuple[Path, str]:
 def _outdated(home: Path) -> bool:
     """True if the directory that was imported here has been removed or replaced."""
     try:
+        if home.name.startswith(_KEPT):
+            return time.time() - home.stat().st_ctime > _KEPT_SECONDS
         where, inode, changed = (home / "source").read_text().rsplit(" ", 2)
         found = Path(where).stat()
     except (OSError, ValueError):
         return True
     return (str(found.st_ino), str(found.st_mtime_ns)) != (inode, changed)
+
+
+def _take(template: Path, home: Path, identity: str) -> None:
+    """Give the files that `keep` kept the place of an import. Raises `HostError` (`no_template`)."""
+    name = template.with_name(api.KEPT).read_text()[:40]
+    kept = home.parent / f"{_KEPT}{name}"
+    if not name.isalnum() or not kept.is_dir():
+        raise api.lost(template)
+    (kept / "source").write_text(identity)
+    loop_file.flush(kept)
+    kept.rename(home)
 
 
 def _begin(scratch: Path, identity: str) -> None:

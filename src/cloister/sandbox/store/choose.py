@@ -1,12 +1,13 @@
 """Choose the stores of this machine by trying them, best first."""
 
-from contextlib import suppress
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Literal
 from uuid import uuid4
 
 from cloister.core.errors import HostError
-from cloister.sandbox.store import btrfs_ioctl
+from cloister.sandbox.store import api, btrfs_ioctl
 from cloister.sandbox.store.api import Store
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.overlay import OverlayStore
@@ -49,6 +50,19 @@ async def _all(data_dir: Path, path: str) -> tuple[Store, ...]:
             raise
         return (plain,)
     return (own, plain)
+
+
+@asynccontextmanager
+async def files_of(template: Path, path: str) -> AsyncGenerator[Path]:
+    """Where the files of the root filesystem `DATA_DIR/templates/NAME/rootfs` are: it may be kept in the store alone."""
+    if not api.is_kept(template):
+        yield template
+        return
+    store = (await stores("auto", template.parents[2], path))[0]
+    try:
+        yield await store.adopt(template)
+    finally:
+        await store.close()
 
 
 def is_btrfs(directory: Path) -> bool:

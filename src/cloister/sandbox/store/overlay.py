@@ -33,12 +33,19 @@ class OverlayStore:
     def kind(self) -> str:
         return f"{'reflink' if self._reflink else 'overlay'}+copy (no disk quota)"
 
-    async def adopt(self, template: Path) -> None:
-        """Nothing: the template is used where it is."""
+    async def adopt(self, template: Path) -> Path:
+        """The template is used where it is."""
+        if api.is_kept(template):
+            raise api.lost(template)
+        return template
+
+    async def keep(self, parent: Root, template: Path) -> None:
+        await flatten(parent, template, self._path)
 
     async def create(self, template: Path | None, name: str, limit_bytes: int) -> Root:
         self._check_room()
         at = self._at(name)
+        template = template and await self.adopt(template)
         layers = Layers(lower=template or at / "lower", upper=at / "upper", work=at / "work")
         empty = () if template else (layers.lower,)
         _make(at, layers.upper, layers.work, *empty)

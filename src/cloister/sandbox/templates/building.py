@@ -9,10 +9,11 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import anyio
@@ -65,6 +66,7 @@ class Build:
     log: Path
     reserve_bytes: int = RESERVE_BYTES
     _written: int = 0
+    _began: float = field(default_factory=time.monotonic)
 
     @property
     def rootfs(self) -> Path:
@@ -83,8 +85,8 @@ class Build:
                 file.write(line)
 
     def tell(self, fraction: float | None, text: str) -> None:
-        """Report progress to the caller and the log."""
-        self.note(f"== {text}")
+        """Report progress to the caller, and with the seconds since the start to the log."""
+        self.note(f"== {time.monotonic() - self._began:.1f} s: {text}")
         self.report(fraction, text)
 
     def need(self, program: str, package: str) -> str:
