@@ -16,14 +16,16 @@ import msgspec
 
 from cloister.core.errors import HostError, OutsideError
 from cloister.system import looped
-from cloister.system._spawn import NOISE_BYTES, begin, blocking, ending, kill_group, limit
+from cloister.system._spawn import begin, blocking, ending, kill_group, limit
 
 if TYPE_CHECKING:
     import anyio.abc
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536
-_TOO_NOISY = f"\nfatal: it sent more than {NOISE_BYTES >> 20} MiB of messages\n".encode()
+_NOISE_BYTES = 16_777_216
+"""Progress and errors after which the process is killed: a server can send them without end."""
+_TOO_NOISY = f"\nfatal: it sent more than {_NOISE_BYTES >> 20} MiB of messages\n".encode()
 _END_SECONDS = 2.0
 """How long a server may take to end after its client."""
 _PAUSES = (0.5, 2.0, 0.0)
@@ -138,7 +140,7 @@ async def _drain(stream: "anyio.abc.ByteReceiveStream", into: list[bytes]) -> bo
     """Keep the last bytes of `stream`: an error message ends with its reason. True if there are too many."""
     size = 0
     try:
-        while size <= NOISE_BYTES:
+        while size <= _NOISE_BYTES:
             part = await stream.receive(_READ_BYTES)
             into[:] = [(b"".join([*into, part]))[-_ERROR_BYTES:]]
             size += len(part)
@@ -207,25 +209,17 @@ def _signal(result: Result) -> int:
 def _blocked(spec: Spec, stdin: bytes | None) -> Result:
     """As `_once`, without an event loop."""
     _check_program(spec)
-    who = spec.who
+    who = {"user": spec.who.uid, "group": spec.who.gid, "extra_groups": ()} if spec.who else {}
+    seconds, most = spec.seconds, spec.limit_bytes
     try:
         done = blocking(
-            spec.argv,
-            spec.env,
-            stdin,
-            seconds=spec.seconds,
-            out_bytes=spec.limit_bytes,
-            limits=_limits(spec),
-            user=who.uid if who else None,
-            group=who.gid if who else None,
+            spec.argv, spec.env, stdin, seconds=seconds, out_bytes=most, limits=_limits(spec), **who
         )
     except OSError as error:
         raise _not_started(error) from None
     if done.late:
         raise _deadline(spec)
-    if done.noisy:
-        return Result(1, done.out, done.err + _TOO_NOISY)
-    return Result(done.code, done.out, done.err, done.cut)
+    return Result(done.code, done.out, done.err[-_ERROR_BYTES:], done.cut)
 
 
 async def _once(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ()) -> Result:

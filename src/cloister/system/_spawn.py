@@ -3,11 +3,10 @@
 import os
 import resource
 import signal
-import threading
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import anyio
@@ -16,10 +15,6 @@ from cloister.core.errors import Bug
 
 if TYPE_CHECKING:
     from anyio.abc import Process
-
-NOISE_BYTES = 16_777_216
-"""Errors after which a process is killed: a server can send them without end."""
-_READ_BYTES = 65_536
 
 
 async def begin(  # noqa: PLR0913  (each is one of those of `open_process`)
@@ -100,16 +95,13 @@ class Blocked(NamedTuple):
     code: int
     out: bytes
     err: bytes
-    """The last bytes of its errors: a message ends with its reason."""
     cut: bool
-    """True if it printed more than allowed and was killed."""
+    """True if it printed more than allowed, which killed it."""
     late: bool
     """True if it took longer than allowed and was killed."""
-    noisy: bool
-    """True if it sent more than `NOISE_BYTES` of errors and was killed."""
 
 
-def blocking(  # noqa: PLR0913  (as `begin`, with limits)
+def blocking(
     argv: Sequence[str],
     env: Mapping[str, str],
     stdin: bytes | None,
@@ -117,57 +109,32 @@ def blocking(  # noqa: PLR0913  (as `begin`, with limits)
     seconds: float,
     out_bytes: int,
     limits: Mapping[int, int | None],
-    user: int | None = None,
-    group: int | None = None,
+    **who: Any,
 ) -> Blocked:
-    """Run a process to its end and block this thread: for commands without an event loop. Raises `OSError`."""
-    late, noisy, err = threading.Event(), threading.Event(), bytearray()
+    """Run a process to its end and block this thread: for commands without an event loop. Raises `OSError`.
 
-    def end(why: threading.Event) -> None:
-        why.set()
-        kill_group(process)
-
-    def drain(pipe: IO[bytes]) -> None:
-        size = 0
-        while part := os.read(pipe.fileno(), _READ_BYTES):
-            err[:] = (err + part)[-_READ_BYTES:]
-            size += len(part)
-            if size > NOISE_BYTES:
-                return end(noisy)
-        return None
-
-    def feed(pipe: IO[bytes]) -> None:
-        with suppress(OSError), pipe:  # if it stops reading, its exit status says why
-            pipe.write(stdin or b"")
-
-    with Popen(
-        argv,
-        stdin=DEVNULL if stdin is None else PIPE,
-        stdout=PIPE,
-        stderr=PIPE,
-        env=env,
-        cwd="/",
-        start_new_session=True,
-        user=user,
-        group=group,
-        extra_groups=None if user is None else (),
-    ) as process:
-        assert process.stdout is not None and process.stderr is not None  # noqa: S101  (pipes were asked for)
-        timer = threading.Timer(seconds, end, (late,))
-        errors = threading.Thread(target=drain, args=(process.stderr,), daemon=True)
+    It prints into memory, and the kernel ends it at `out_bytes` of output or of errors. `who` is as for `begin`.
+    """
+    files, late = [os.memfd_create(name) for name in ("out", "err")], False
+    try:
+        stdout, stderr = files
+        pipe = DEVNULL if stdin is None else PIPE
+        bounds = {**limits, resource.RLIMIT_FSIZE: out_bytes + 1}
+        # In the child before it can print or start others; without an event loop there is no other thread.
+        given: dict[str, Any] = {"env": env, "cwd": "/", "preexec_fn": lambda: limit(0, bounds), **who}
+        process = Popen[bytes](
+            argv, stdin=pipe, stdout=stdout, stderr=stderr, start_new_session=True, **given
+        )
         try:
-            limit(process.pid, limits)
-            timer.start()
-            errors.start()
-            if process.stdin is not None:
-                threading.Thread(target=feed, args=(process.stdin,), daemon=True).start()
-            out = process.stdout.read(out_bytes + 1)
-            if len(out) <= out_bytes:
-                process.wait()
+            process.communicate(stdin, timeout=seconds)
+        except TimeoutExpired:
+            late = True
         finally:
-            timer.cancel()
-            kill_group(process)  # also descendants that hold a pipe open
-        errors.join()
-    return Blocked(
-        process.returncode, out[:out_bytes], bytes(err), len(out) > out_bytes, late.is_set(), noisy.is_set()
-    )
+            kill_group(process)
+            process.wait()
+        cut = any(os.fstat(file).st_size > out_bytes for file in files)
+        out, err = (os.pread(file, out_bytes, 0) for file in files)
+        return Blocked(process.returncode, out, err, cut, late)
+    finally:
+        for file in files:
+            os.close(file)
