@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import anyio
 
 from cloister.repair.api import Candidate, Trial, applied
-from cloister.repair.candidates import candidates, pairs
+from cloister.repair.candidates import candidates
+from cloister.repair.choose import enough
 from cloister.repair.rules.api import facts_of
 from cloister.repair.suite import suite_of
 from cloister.repair.trials import Trials
@@ -45,38 +46,38 @@ class Found(NamedTuple):
     note: str = ""
 
 
-async def search(root: Path, command: str, limit: float) -> tuple[Candidate | None, int, int, str]:
-    """The chosen patch, how many were tried and how many were plausible."""
+async def search(
+    root: Path, command: str, limit: float, hints: list[str]
+) -> tuple[Candidate | None, int, int, str, list[Trial]]:
+    """The chosen patch, how many were tried, how many were plausible, and these."""
     suite = suite_of(command)
     assert suite is not None
-    tried: list[Candidate] = []
+    tried = 0
     plausible: list[Trial] = []
-    partial: list[Candidate] = []
-    async with Trials(LocalComputer(root), suite) as trials:
-        found = await trials.localise()
-        if not found.failing:
-            return None, 0, 0, "no failing test"
-        sources = await trials.sources(found.paths)
-        singles = list(candidates(sources, found.suspects, facts_of(found.failing)))
-        with anyio.move_on_after(limit):
-            async for trial in trials.over(singles, sources):
-                tried.append(trial.candidate)
-                plausible += [trial] if trial.plausible else []
-                partial += [trial.candidate] if trial.made_green and not trial.broke else []
-            if not plausible:
-                async for trial in trials.over(pairs([*partial, *singles[:60]], len(singles)), sources):
-                    tried.append(trial.candidate)
+    with anyio.move_on_after(limit) as scope:
+        async with Trials(LocalComputer(root), suite) as trials:
+            found = await trials.localise(hints)
+            if not found.failing:
+                return None, 0, 0, "no failing test", []
+            sources = await trials.sources(dict.fromkeys((*found.paths, *found.modules)))
+            ordered = candidates(sources, found.suspects, facts_of(found.failing)).with_pairs()
+            note = f"{found.method} in {found.seconds:.1f} s, {len(found.failing)} failing, {len(ordered)} candidates"
+            with anyio.move_on_at(scope.deadline - 2):
+                async for trial in trials.over(ordered, sources):
+                    tried += 1
                     plausible += [trial] if trial.plausible else []
-        note = f"{found.method}, {len(singles)} candidates"
-        if not plausible:
-            return None, len(tried), 0, note
-        chosen = await trials.choose(plausible, sources)
-        return chosen.trial.candidate, len(tried), len(plausible), note
+                    if enough(tried, plausible):
+                        break
+            if not plausible:
+                return None, tried, 0, note, []
+            chosen = await trials.choose(plausible, sources)
+            return chosen.trial.candidate, tried, len(plausible), note, plausible
+    return None, tried, len(plausible), "the time was over", plausible
 
 
-def measured(name: str, root: Path, command: str, limit: float) -> Found:
+def measured(name: str, root: Path, command: str, limit: float, hints: list[str] | None = None) -> Found:
     began, used = time.monotonic(), processor()
-    patch, tried, plausible, note = anyio.run(search, root, command, limit)
+    patch, tried, plausible, note, _ = anyio.run(search, root, command, limit, hints or [])
     return Found(name, patch, None, time.monotonic() - began, processor() - used, tried, plausible, note)
 
 
@@ -257,7 +258,10 @@ def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
                 file.write_text(bug["text"])
                 command = " ".join(["PYTHONPATH=src:.", python, "-m", "pytest", "-q", *known["tests"]])
                 label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
-                found = measured(label, root, command, limit)
+                began, used = time.monotonic(), processor()
+                hints = red(root / "work", command)
+                found = measured(label, root, command, limit, hints)
+                found = found._replace(seconds=time.monotonic() - began, processor=processor() - used)
                 if found.patch is not None:
                     same = found.patch.path == bug["path"]
                     now = applied(bug["text"], found.patch.hunks) if same else ""
@@ -267,6 +271,14 @@ def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
             results.append(found)
             show(found)
     table("planted bugs (right: the original code again)", results)
+
+
+def red(work: Path, command: str) -> list[str]:
+    """The tests that fail, as a run knows them from its baseline."""
+    ran = ["/bin/sh", "-c", f"{command} --tb=no -rfE -p no:cacheprovider"]
+    said = subprocess.run(ran, cwd=work, capture_output=True, text=True, timeout=240, check=False).stdout
+    lines = [line.split(" ", 1) for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return [rest.split(" - ")[0] for _, rest in lines]
 
 
 def show(found: Found) -> None:

@@ -1,8 +1,9 @@
 """Plants bugs with cosmic-ray in real packages, for `bench/repair.py planted`.
 
 Usage: planted.py SDISTS FOLDER [PER_PACKAGE], with an interpreter that has cosmic-ray, pytest and what the suites need.
-SDISTS is a folder with source distributions (`pip download --no-binary :all: --no-deps`). For each package, random
-mutations (fixed seed) of random modules are tried until the package's own suite notices enough of them.
+SDISTS is a folder with source distributions (`pip download --no-binary :all: --no-deps`). For each package, mutations at
+random places (fixed seed) of random modules are tried until the package's own suite notices enough of them. All operators
+of cosmic-ray count the same, except those that need arguments.
 """
 
 import ast
@@ -69,11 +70,11 @@ def plant(work: Path, count: int, chance: random.Random) -> list[dict[str, str]]
     # Not a dependency of Cloister: the interpreter that runs this has it.
     mutate_code: Any = import_module("cosmic_ray.mutating").mutate_code
     plugins: Any = import_module("cosmic_ray.plugins")
+    trees: Any = import_module("cosmic_ray.ast")
+    tree, nodes = trees.get_ast_from_path, trees.ast_nodes
 
     bugs: list[dict[str, str]] = []
-    names: list[str] = sorted(
-        name for name in plugins.operator_names() if "Decorator" not in name and "Variable" not in name
-    )
+    names: list[str] = sorted(name for name in plugins.operator_names() if "Variable" not in name)
     kinds = sorted({name.split("_")[0] for name in names})
     files = modules(work)
     if not files:
@@ -83,11 +84,9 @@ def plant(work: Path, count: int, chance: random.Random) -> list[dict[str, str]]
             break
         file, kind = chance.choice(files), chance.choice(kinds)
         name = chance.choice([one for one in names if one.split("_")[0] == kind])
-        text = file.read_text()
-        try:
-            changed = mutate_code(text, plugins.get_operator(name)(), chance.randrange(12))
-        except Exception:  # an operator that needs arguments
-            continue
+        text, operator = file.read_text(), plugins.get_operator(name)()
+        places = sum(len(list(operator.mutation_positions(node))) for node in nodes(tree(file)))
+        changed = mutate_code(text, operator, chance.randrange(places)) if places else None
         if changed is None or ast.dump(ast.parse(changed)) == ast.dump(ast.parse(text)):
             continue
         file.write_text(changed)

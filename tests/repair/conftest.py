@@ -9,6 +9,7 @@ import pytest
 
 from cloister.repair.api import Chosen, Localised, Trial
 from cloister.repair.candidates import candidates
+from cloister.repair.choose import enough
 from cloister.repair.rules.api import facts_of
 from cloister.repair.suite import Suite, suite_of
 from cloister.repair.trials import Trials
@@ -42,10 +43,14 @@ class Repo:
     async def repair(self, command: str, *, seed: int = 0) -> Chosen | None:
         async with Trials(self.computer, suite(command)) as trials:
             found = await trials.localise()
-            sources = await trials.sources(found.paths)
+            sources = await trials.sources(dict.fromkeys((*found.paths, *found.modules)))
             order = candidates(sources, found.suspects, facts_of(found.failing), seed)
-            self.trials = [trial async for trial in trials.over(order, sources)]
-            plausible = [trial for trial in self.trials if trial.plausible]
+            self.trials, plausible = [], list[Trial]()
+            async for trial in trials.over(order, sources):
+                self.trials.append(trial)
+                plausible += [trial] if trial.plausible else []
+                if enough(len(self.trials), plausible):
+                    break
             return await trials.choose(plausible, sources) if plausible else None
 
 

@@ -19,6 +19,7 @@ from cloister.core.requests import (
     Budget,
     CredentialEntry,
     DoorBounds,
+    ForgeEntry,
     Patience,
     PoolWish,
     Quota,
@@ -108,6 +109,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one sandbox may use of its door."""
     credential: tuple[CredentialEntry, ...] = ()
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
+    forge: tuple[ForgeEntry, ...] = ()
+    """Forges that get pull requests, one `[[forge]]` table each."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
     project: tuple[ProjectEntry, ...] = ()
@@ -219,7 +222,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
 
 
 def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
-    named = (one.source.partition(":") for one in settings.credential)
+    named = (one.source.partition(":") for one in (*settings.credential, *settings.forge))
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
 
 

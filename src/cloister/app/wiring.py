@@ -21,6 +21,7 @@ from cloister.app.config import (
     model_shelf,
     rule_files,
 )
+from cloister.app.forges import forge_places
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
@@ -117,7 +118,8 @@ def _audited(settings: Settings, log: AuditLog) -> Record:
 def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
-    return Workshop(templates, host, Forges(), None, settings.file.quota, at, credentials=names)
+    forges = Forges(places=forge_places(settings, doorway.vault))
+    return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
 def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:

@@ -19,6 +19,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "change": {
         "diff": "the change as a diff",
         "apply": "put it into a repository",
+        "pr": "propose it as pull request",
         "compare": "two runs side by side",
         "receipt": "what the run touched",
         "rm": "delete files of old runs",
@@ -46,6 +47,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "can a run start here?",
         "serve": "the server of this machine",
         "model": "local models; switch a run",
+        "forge": "hosts of pull requests",
     },
 }
 """Group → command → what it does, in at most 27 characters."""

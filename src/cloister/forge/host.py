@@ -111,12 +111,17 @@ def own_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": _path(known), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
 
 
-def person_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for remote URLs, which need a person's own configuration and credentials."""
+def person_env(
+    known: Mapping[str, str] | None = None, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment for remote URLs, which need a person's own configuration and credentials.
+
+    `more` are settings for this call, such as the header with a token.
+    """
     kept = (_spawn.inherited() if known is None else known).items()
     env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
     # One pack, which has a limit, instead of any number of files.
-    settings = _configured({**_SETTINGS, "fetch.unpackLimit": "1"})
+    settings = _configured({**_SETTINGS, "fetch.unpackLimit": "1", **(more or {})})
     return {**env, **_ALWAYS, "GIT_ALLOW_PROTOCOL": "file:https:http:ssh:git", **settings}
 
 
@@ -172,20 +177,48 @@ async def without_filters(checkout: Checkout, *args: str) -> Result:
     return await _spawn.run(msgspec.structs.replace(spec, env=checkout_env(checkout.who, names)))
 
 
-async def list_remote(bare: Path, url: str, *names: str, known: Mapping[str, str] | None) -> Result:
+async def list_remote(
+    bare: Path,
+    url: str,
+    *names: str,
+    known: Mapping[str, str] | None,
+    settings: Mapping[str, str] | None = None,
+) -> Result:
     """The refs called `names` at a URL, with the credentials of the environment `known`."""
     args = ("ls-remote", "--symref", "--", url, *names)
     spec = _bare_spec(bare, args, limits.GIT_SECONDS, memory_bytes=limits.LISTING_MEMORY_BYTES)
-    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)))
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known, settings)))
+
+
+async def push_remote(
+    bare: Path,
+    url: str,
+    refspec: str,
+    expected: str,
+    *,
+    known: Mapping[str, str] | None,
+    settings: Mapping[str, str],
+) -> Result:
+    """Push `commit:ref` if the ref is still at `expected` there; empty: if it does not exist."""
+    lease = f"--force-with-lease={refspec.partition(':')[2]}:{expected}"
+    args = ("push", "--porcelain", "--no-verify", lease, "--", url, refspec)
+    spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known, settings)))
 
 
 async def fetch_remote(
-    bare: Path, url: str, refspec: str, *, known: Mapping[str, str] | None, limit_bytes: int
+    bare: Path,
+    url: str,
+    refspec: str,
+    *,
+    known: Mapping[str, str] | None,
+    limit_bytes: int,
+    settings: Mapping[str, str] | None = None,
 ) -> Result:
     """Fetch from a URL with the credentials of `known`. A pack over `limit_bytes` is cut off, and the result `cut`."""
     args = (*FETCH, "--", url, refspec)
     spec = _bare_spec(bare, args, limits.FETCH_SECONDS, memory_bytes=limits.FETCH_MEMORY_BYTES)
-    spec = msgspec.structs.replace(spec, env=person_env(known), file_bytes=limit_bytes)
+    spec = msgspec.structs.replace(spec, env=person_env(known, settings), file_bytes=limit_bytes)
     largest = 0
     try:
         result = await _spawn.run(spec)

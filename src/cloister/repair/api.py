@@ -5,7 +5,8 @@ A harness uses them in this order:
     suite = suite_of("python3 -m pytest -q")                  # None: no rules for this runner
     async with Trials(computer, suite, seed=1) as trials:
         found = await trials.localise()                       # Localised: failing tests, suspects
-        for or resume: async for trial in trials.over(candidates(found, sources, seed), skip=n)
+        ordered = candidates(sources, found.suspects, facts, seed)
+        async for trial in trials.over(islice(ordered, n, None), sources)   # until `enough`; n: to resume
         patch = await trials.choose(plausible)                # Chosen: the patch and the reasons in words
 
 All records are JSON-serialisable. The same files, seed and test results give the same candidates in the same order,
@@ -67,6 +68,8 @@ class Localised(msgspec.Struct, frozen=True):
     """Failed once and passed once on the same files. Never part of the search."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
+    modules: tuple[str, ...] = ()
+    """Files that were imported. Their code at module level has no coverage."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -142,9 +145,14 @@ class Trial(msgspec.Struct, frozen=True):
     broke: tuple[str, ...] = ()
     seconds: float = 0.0
     plausible: bool = False
-    """All failing tests pass, and no other test of the suite fails."""
+    """Failing tests pass, and no other test of the suite fails."""
     reason: str = ""
     """Why it was stopped early: does not parse, too slow, the worker was lost."""
+
+    @property
+    def partial(self) -> bool:
+        """True if it repairs just some of the failing tests."""
+        return self.plausible and bool(self.still_red)
 
 
 class Chosen(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from tree_sitter import Node
 
@@ -12,12 +12,17 @@ from cloister.repair.api import Candidate, Flag, Hunk, Suspect
 from cloister.repair.rules.api import Facts, Rule
 from cloister.repair.rules.table import RULES
 from cloister.repair.suite import is_test, language_of
-from cloister.repair.syntax import FUNCTIONS, NAMES, Cut, File, header_end, own
+from cloister.repair.syntax import Cut, File, header_end, own
 
-_FILES = 25
+_FILES = 60
 _MOST = 40_000
+_DEEP = 150
+_LIKELY = 0.2
+"""So many statements get all rules, the others those with a prior like this."""
 _DEFINITION = 0.4
 """How suspicious a definition at module level is, beside the lines that use its name."""
+_UNUSED = 0.08
+"""How suspicious other code is that runs at import time, beside the most suspicious line."""
 _PAIRED = 24
 _LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
@@ -30,30 +35,52 @@ class _Found(NamedTuple):
     flags: tuple[Flag, ...]
 
 
+class Ordered(Sequence[Candidate]):
+    """Changes, best first. A search tries a part of them, so each becomes a candidate when it is asked for."""
+
+    def __init__(self, found: Sequence[_Found], more: Sequence[Candidate] = ()) -> None:
+        self._found, self._more = found, more
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._more)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> "list[Candidate]": ...
+    def __getitem__(self, index: int | slice) -> "Candidate | list[Candidate]":
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index >= len(self._found):
+            return self._more[index - len(self._found)]
+        one = self._found[index]
+        score = (round(one.rule.prior, 6), round(one.score, 6))
+        return Candidate(
+            index, one.rule.name, one.file.path, hunks_of(one.file, (one.cut,)), *score, one.flags
+        )
+
+    def with_pairs(self) -> "Ordered":
+        """The same, and then combinations of two of the best."""
+        return Ordered(self._found, list(pairs(self[:_PAIRED], len(self._found))))
+
+
 def candidates(
     sources: Mapping[str, str], suspects: Sequence[Suspect], facts: Facts, seed: int = 0
-) -> Iterator[Candidate]:
+) -> Ordered:
     """The single changes, best first. Files of tests are never changed."""
     found: dict[tuple[str, int, int, str], _Found] = {}
-    paths = [path for path in dict.fromkeys(one.path for one in suspects) if path in sources]
-    for path in [path for path in paths if language_of(path) and not is_test(path)][:_FILES]:
-        file = File(path, sources[path])
-        for one in _of_file(file, {s.line: s.score for s in suspects if s.path == path}, facts):
-            key = (path, *one.cut)
+    known = dict.fromkeys((*(one.path for one in suspects), *sources))
+    paths = [path for path in known if path in sources and language_of(path) and not is_test(path)]
+    files = [File(path, sources[path]) for path in paths[:_FILES]]
+    for index, (score, file, statement) in enumerate(_scored(files, suspects)):
+        for one in _of_statement(file, statement, score, facts, deep=index < _DEEP):
+            key = (file.path, *one.cut)
             # The same text by two rules: a flag of either counts.
             if key not in found or _rank(found[key]) < _rank(one):
                 found[key] = one
         if len(found) > _MOST:
             break
-    order = sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed)))
-    number = 0
-    for one in order[:_MOST]:
-        if not one.file.parses(one.cut):
-            continue
-        number += 1
-        yield _candidate(
-            number - 1, one.rule.name, one.file, (one.cut,), (one.rule.prior, one.score), one.flags
-        )
+    return Ordered(sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed))))
 
 
 def _rank(one: _Found) -> tuple[bool, float]:
@@ -64,16 +91,15 @@ def _tie(one: _Found, seed: int) -> bytes:
     return hashlib.sha256(f"{seed}:{one.file.path}:{one.cut}".encode(errors="surrogatepass")).digest()
 
 
-def _of_file(file: File, lines: Mapping[int, float], facts: Facts) -> Iterator[_Found]:
-    for statement, score in _scored(file, lines):
-        for node in own(statement):
-            for rule in RULES:
-                if rule.place == "statement" and node != statement:
-                    continue
-                for prior, cut in rule.changes(node, file, facts):
-                    flags = (*rule.flags, *_weakened(rule, statement))
-                    weight = 0.02 if flags else 1.0
-                    yield _Found(score * prior * weight, rule, file, cut, flags)
+def _of_statement(file: File, statement: Node, score: float, facts: Facts, *, deep: bool) -> Iterator[_Found]:
+    for node in own(statement):
+        for rule in RULES:
+            if (rule.place == "statement" and node != statement) or not (deep or rule.prior >= _LIKELY):
+                continue
+            for prior, cut in rule.changes(node, file, facts):
+                flags = (*rule.flags, *_weakened(rule, statement))
+                weight = 0.02 if flags else 1.0
+                yield _Found(score * prior * weight, rule, file, cut, flags)
 
 
 def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
@@ -84,55 +110,46 @@ def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
     return ("weakens_check",) if checks and rule.name in _LOOSENING else ()
 
 
-def _scored(file: File, lines: Mapping[int, float]) -> Iterator[tuple[Node, float]]:
-    """Statements with their suspicion: their own lines, or the lines that use what they define at import time."""
+def _scored(files: Sequence[File], suspects: Sequence[Suspect]) -> list[tuple[float, File, Node]]:
+    """Statements with their suspicion, best first.
+
+    Code that runs at import time has no coverage: it is as suspicious as the lines that use what it defines, and less.
+    """
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for one in suspects:
+        lines[one.path][one.line] = one.score
+    found = [
+        (score, file, statement) for file in files for statement, score in _covered(file, lines[file.path])
+    ]
     used: dict[str, float] = defaultdict(float)
-    scores: dict[int, float] = {}
-    for statement in file.statements:
+    for score, file, statement in found:
+        for name in _names(file, statement):
+            used[name] = max(used[name], score)
+    best = max((score for score, _, _ in found), default=0.0)
+    covered = {(file.path, statement.id) for _, file, statement in found}
+    for file in files:
+        known = lines[file.path]
+        for statement in file.at_import:
+            last = (
+                header_end(statement) if statement.type == "class_definition" else statement.end_point[0] + 1
+            )
+            inside = [known[line] for line in range(statement.start_point[0] + 1, last + 1) if line in known]
+            use = used.get(next(iter(_names(file, statement)), ""), 0.0)
+            score = max(_DEFINITION * max((*inside, use)), _UNUSED * best if known else 0.0)
+            if score and (file.path, statement.id) not in covered:
+                found.append((score, file, statement))
+    return sorted(found, key=lambda one: (-one[0], one[1].path, one[2].start_byte))
+
+
+def _covered(file: File, lines: Mapping[int, float]) -> Iterator[tuple[Node, float]]:
+    for statement in file.statements if lines else ():
         span = range(statement.start_point[0] + 1, header_end(statement) + 1)
-        score = max((lines.get(line, 0.0) for line in span), default=0.0)
-        scores[statement.id] = score
-        if score:
-            for node in own(statement):
-                if node.type in NAMES or node.type.endswith("identifier"):
-                    name = file.text(node)
-                    used[name] = max(used[name], score)
-    for statement in file.statements:
-        score = scores[statement.id]
-        if not score:
-            inside = [
-                lines[line]
-                for line in range(statement.start_point[0] + 1, statement.end_point[0] + 2)
-                if line in lines
-            ]
-            if statement.type in FUNCTIONS or statement.type == "decorated_definition":
-                score = _DEFINITION * max(inside, default=0.0)
-            elif _is_import_time(statement):
-                names = [file.text(node) for node in own(statement) if node.type.endswith("identifier")][:1]
-                score = _DEFINITION * max((used.get(name, 0.0) for name in names), default=0.0)
-        if score:
+        if score := max((lines.get(line, 0.0) for line in span), default=0.0):
             yield statement, score
 
 
-def _is_import_time(statement: Node) -> bool:
-    node = statement.parent
-    while node is not None:
-        if node.type in FUNCTIONS:
-            return False
-        node = node.parent
-    return statement.type not in ("import_statement", "import_from_statement", "class_definition")
-
-
-def _candidate(
-    number: int,
-    rule: str,
-    file: File,
-    cuts: Sequence[Cut],
-    weights: tuple[float, float],
-    flags: tuple[Flag, ...],
-) -> Candidate:
-    prior, score = weights
-    return Candidate(number, rule, file.path, hunks_of(file, cuts), round(prior, 6), round(score, 6), flags)
+def _names(file: File, statement: Node) -> Iterator[str]:
+    return (file.text(node) for node in own(statement) if node.type.endswith("identifier"))
 
 
 def hunks_of(file: File, cuts: Sequence[Cut]) -> tuple[Hunk, ...]:

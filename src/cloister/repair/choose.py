@@ -1,10 +1,16 @@
 """Picks one of several plausible patches and says why. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
 from cloister.repair.api import FLAG_WORDS, LAST, Chosen, Trial
+
+_ENOUGH = 5
+"""Plausible patches to choose from."""
+_MORE = (30, 150)
+"""Candidates that are tried after the first plausible one: a third of those before it, between these."""
+_MORE_PARTIAL = 600
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -28,6 +34,15 @@ def _is_bad(digest: str) -> bool:
     return digest == "late" or digest.startswith("raises ")
 
 
+def enough(tried: int, plausible: Collection[Trial]) -> bool:
+    """True if the search may stop to choose. A patch that repairs some of the failing tests makes it look longer."""
+    full = [trial.candidate.number + 1 for trial in plausible if not trial.partial]
+    if full:
+        return len(full) >= _ENOUGH or tried >= full[0] + min(max(_MORE[0], full[0] // 3), _MORE[1])
+    first = next((trial.candidate.number + 1 for trial in plausible), None)
+    return first is not None and tried >= first + _MORE_PARTIAL
+
+
 def choose(plausible: Sequence[Trial], behaviours: Mapping[int, Behaviour]) -> Chosen:
     """Pick the patch with the least doubt. `plausible` is not empty; `behaviours` is by candidate number."""
 
@@ -36,6 +51,7 @@ def choose(plausible: Sequence[Trial], behaviours: Mapping[int, Behaviour]) -> C
         seen = behaviours.get(one.number)
         flagged = len(LAST & set(one.flags))
         return (
+            len(trial.still_red),
             flagged,
             "pair" in one.flags,
             seen.worse if seen else 0,
@@ -54,6 +70,8 @@ def _reasons(best: Trial, others: Sequence[Trial], behaviours: Mapping[int, Beha
     one = best.candidate
     said = [f"found by the rule “{one.rule}” in {one.path}, line {one.line}"]
     said += [f"it {FLAG_WORDS[flag]}" for flag in one.flags]
+    if best.still_red:
+        said.append(f"it leaves {len(best.still_red)} of the failing tests as they are")
     if others:
         smaller = all(one.size <= other.candidate.size for other in others)
         said.append(f"{len(others)} other plausible patches" + (", none changes less" if smaller else ""))

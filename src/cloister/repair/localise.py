@@ -9,7 +9,7 @@ import msgspec
 from cloister.repair.api import Failure, Method, Status, Suspect
 from cloister.repair.suite import is_test, language_of
 
-_SUSPECTS = 200
+_SUSPECTS = 2_000
 _TRACE_BONUS = 0.5
 """The deepest frame of a traceback counts this much more; frames above it half as much each."""
 
@@ -94,7 +94,7 @@ def by_imports(files: Mapping[str, int]) -> tuple[Suspect, ...]:
             Suspect(path, line, 0.3, "in a file that the failing test imports")
             for path, count in files.items()
             if _is_product(path)
-            for line in range(1, min(count, _SUSPECTS) + 1)
+            for line in range(1, min(count, 300) + 1)
         ]
     )
 

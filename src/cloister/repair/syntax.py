@@ -115,13 +115,13 @@ EXPRESSIONS = (
 CONDITIONAL = _set(
     "if_statement while_statement elif_clause do_statement for_statement for_clause assert_statement"
 )
+_UNCHANGED = _set("comment import_statement import_from_statement future_import_statement import_declaration")
 _ASSIGNED = _set(
     "assignment augmented_assignment assignment_expression variable_declarator short_var_declaration"
 )
 _NO_VALUE = _set(
     "keyword_argument dotted_name import_statement import_from_statement type_identifier package_clause"
 )
-_NAMED = ("name", "alias", "label")
 
 
 @cache
@@ -129,6 +129,16 @@ def _parser(ending: str) -> Parser:
     module, _, function = _GRAMMARS[ending].partition(":")
     made: object = getattr(import_module(module), function or "language")()
     return Parser(TreeLanguage(made))
+
+
+def parses(path: str, source: str, text: str) -> bool:
+    """False if a file no longer parses. The worker of a Python suite compiles candidates itself."""
+    if language_of(path) in (None, "python"):
+        return True
+    parser = _parser(path.rpartition(".")[2])
+    return not parser.parse(text.encode(errors="surrogatepass")).root_node.has_error or (
+        parser.parse(source.encode(errors="surrogatepass")).root_node.has_error
+    )
 
 
 class Scope(NamedTuple):
@@ -166,13 +176,6 @@ class File:
         before = self.data[whole.start_byte : part.start_byte].decode(errors="surrogatepass")
         return before + text + self.data[part.end_byte : whole.end_byte].decode(errors="surrogatepass")
 
-    def parses(self, cut: Cut) -> bool:
-        """False if the file would no longer parse. The worker of a Python suite compiles candidates itself."""
-        if self.language == "python" or self.root.has_error:
-            return True
-        data = self.data[: cut[0]] + cut[2].encode(errors="surrogatepass") + self.data[cut[1] :]
-        return not self._parser.parse(data).root_node.has_error
-
     def indent(self, node: Node) -> str | None:
         """The white space before a node on its line; None if other text is there."""
         line = self.data[self.data.rfind(b"\n", 0, node.start_byte) + 1 : node.start_byte]
@@ -194,6 +197,22 @@ class File:
             and node.type != "comment"
             and node.type not in BLOCKS
         ]
+
+    @cached_property
+    def at_import(self) -> list[Node]:
+        """Statements that run when the file is imported, and definitions of functions."""
+        found: list[Node] = []
+        pending = [self.root]
+        while pending:
+            node = pending.pop()
+            for child in node.named_children:
+                if node.type in BLOCKS and child.type not in _UNCHANGED:
+                    found.append(child)
+                if child.type not in FUNCTIONS and child.type != "decorated_definition":
+                    pending.append(child)
+                elif (inner := child.child_by_field_name("definition")) and inner.type == "class_definition":
+                    pending.append(inner)
+        return found
 
     @cached_property
     def functions(self) -> dict[str, Node]:

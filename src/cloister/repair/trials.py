@@ -22,20 +22,24 @@ from cloister.repair.api import Candidate, Chosen, Failure, Localised, Stage, Tr
 from cloister.repair.choose import Behaviour, choose
 from cloister.repair.localise import Covered, by_imports, by_traceback, ranked
 from cloister.repair.suite import Suite
-from cloister.repair.worker import Worker, started
+from cloister.repair.syntax import parses
+from cloister.repair.worker import Lines, Worker, started
 
 _FIRST = 3
 """Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""
 _AFFECTED = 150
 _MARGIN = (0.1, 0.4)
 """Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
-_EACH_SECONDS = 0.6
-_AGAIN_SECONDS = 2.0
-_AGAIN = 100
-"""Failing tests that run twice."""
-_MORE_PLAUSIBLE = 5
-_MORE_CANDIDATES = (30, 200)
-"""Candidates that are tried after the first plausible one: half as many as before it, between these."""
+_EACH_SECONDS = 3.0
+_TRACED_SECONDS = 0.6
+"""Processor time of a test in the plain run, and of one with coverage."""
+_TRACED_RED = 30
+_TRACED_GREEN = 300
+"""Tests that run with coverage. A number and not a time, so that a search can be repeated."""
+_SHARE = 4
+"""Tests that are worth a second worker."""
+_AGAIN = 20
+"""Failing tests that run one by one if some of them pass."""
 
 
 T = TypeVar("T")
@@ -96,63 +100,78 @@ class Trials:
         return cast("T", job.answer)
 
     async def localise(self, hints: Sequence[str] = (), *, seconds: float = 60.0) -> Localised:
-        """Run every test once with coverage and rank the lines. `hints`: names of tests known to fail, run first."""
-        return await self._do(partial(self._localise, hints, seconds))
+        """Run every test, then those that fail and some of the others with coverage, and rank the lines.
 
-    async def _localise(self, hints: Sequence[str], seconds: float, first: Worker) -> Localised:
+        `hints`: names of tests that are known to fail. Others that fail here do so for a reason of their own.
+        """
         began = anyio.current_time()
-        ready = await first.opened()
-        wanted = frozenset(hints)
-        order = sorted(ready.tests, key=lambda name: name not in wanted) if hints else None
+        ready = await self._do(Worker.opened)
+        end = began + seconds
+        tests = await self._cover(ready.tests, end, each=_EACH_SECONDS, trace=False)
         notes: list[str] = []
-        tests = [one async for one in first.cover(order, seconds=seconds, each=_EACH_SECONDS)]
         if len(tests) < len(ready.tests):
             notes.append(
                 f"{len(ready.tests) - len(tests)} tests did not run: the time for localising was over"
             )
-        tests, flaky = await self._again(first, tests)
-        self._tests = {test.id: test for test in tests}
-        red = {test.id for test in tests if test.status in ("failed", "late")}
+        bad = [name for name, test in tests.items() if test.status in ("failed", "late")]
+        red = [name for name in bad if name in frozenset(hints)] or bad
+        if len(red) < len(bad):
+            notes.append(f"{len(bad) - len(red)} other tests fail only in the search and are left out")
+        usual = max((test.seconds for test in tests.values() if test.status == "passed"), default=0.004)
+        self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
+        traced = await self._cover(_spread(red, _TRACED_RED), end, each=_TRACED_SECONDS)
+        flaky = tuple(name for name, test in traced.items() if test.status == "passed" != tests[name].status)
+        red = [name for name in red if name not in flaky]
+        for name in red:
+            if name in traced:
+                tests[name] = msgspec.structs.replace(tests[name], lines=traced[name].lines)
+        only = _union(tests[name] for name in red)
+        green = [name for name, test in tests.items() if test.status == "passed"]
+        near = _spread(_nearest(green, red), _TRACED_GREEN) if only else []
+        for name, test in (await self._cover(near, end, each=_TRACED_SECONDS, only=only)).items():
+            tests[name] = msgspec.structs.replace(tests[name], lines=test.lines)
         broken = [Failure(one.id, "", one.message, tuple(one.frames)) for one in ready.errors]
-        suspects, method = ranked(tests, frozenset(red))
+        suspects, method = ranked([tests[name] for name in (*red, *near)], frozenset(red))
         if broken and not suspects:
             suspects, method = by_traceback(broken), "traceback"
         if not suspects and (red or broken):
-            imported = await self._imported(
-                sorted({name.partition("::")[0] for name in red} | {one.test for one in broken})
-            )
-            suspects, method = by_imports(imported), "imports"
-        self._failing = (*(self._tests[name].failure for name in self._tests if name in red), *broken)
-        self._cold = bool(broken)
-        self._covering = _index(tests)
-        usual = max((test.seconds for test in tests if test.status == "passed"), default=0.004)
-        self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
+            names = sorted({name.partition("::")[0] for name in red} | {one.test for one in broken})
+            suspects, method = by_imports(await self._imported(names)), "imports"
+        self._tests, self._cold = tests, bool(broken)
+        self._failing = (*(tests[name].failure for name in red), *broken)
+        self._covering = _index(tests[name] for name in (*red, *near))
         if flaky:
             notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
-        passing = tuple(test.id for test in tests if test.status == "passed" and test.id not in flaky)
         took = round(anyio.current_time() - began, 3)
-        return Localised(suspects, method, self._failing, passing, flaky, tuple(notes), took)
+        return Localised(
+            suspects, method, self._failing, tuple(green), flaky, tuple(notes), took, tuple(ready.modules)
+        )
 
-    async def _again(self, worker: Worker, tests: list[Covered]) -> tuple[list[Covered], tuple[str, ...]]:
-        """Run failing tests once more without tracing, late ones with more time; return the truth and what is flaky."""
-        red = [test.id for test in tests if test.status in ("late", "failed")][:_AGAIN]
-        again: dict[str, Covered] = {}
-        if red:
-            usual = max((test.seconds for test in tests if test.status == "passed"), default=0.0)
-            each = min(_AGAIN_SECONDS, 0.5 + 20 * usual)
-            async for one in worker.cover(red, seconds=60.0, each=each, trace=False):
-                again[one.id] = one
-        flaky: list[str] = []
-        kept: list[Covered] = []
-        for test in tests:
-            now = again.get(test.id, test)
-            if test.status == "failed" and now.status == "passed":
-                flaky.append(test.id)
-            elif test.status == "late":
-                kept.append(msgspec.structs.replace(now, lines=test.lines))
-            else:
-                kept.append(test)
-        return kept, tuple(flaky)
+    async def _cover(
+        self, names: Sequence[str], end: float, *, each: float, trace: bool = True, only: Lines | None = None
+    ) -> dict[str, Covered]:
+        """Run tests in all workers at once."""
+        found: dict[str, Covered] = {}
+        errors: list[CloisterError] = []
+
+        async def some(worker: Worker, part: Sequence[str]) -> None:
+            left = max(1.0, end - anyio.current_time())
+            async for one in worker.cover(part, seconds=left, each=each, trace=trace, only=only):
+                found[one.id] = one
+
+        async def share(part: Sequence[str]) -> None:
+            try:
+                await self._do(lambda worker: some(worker, part))
+            except CloisterError as error:
+                errors.append(error)
+
+        size = max(_SHARE, -(-len(names) // self._count))
+        async with anyio.create_task_group() as tasks:
+            for start in range(0, len(names), size):
+                tasks.start_soon(share, names[start : start + size])
+        if errors:
+            raise errors[0]
+        return {name: found[name] for name in names if name in found}
 
     async def _imported(self, names: Sequence[str]) -> Mapping[str, int]:
         """The files that test files import, with their numbers of lines."""
@@ -184,16 +203,11 @@ class Trials:
         return found
 
     async def over(
-        self, candidates: Iterable[Candidate], sources: Mapping[str, str], *, endless: bool = False
+        self, candidates: Iterable[Candidate], sources: Mapping[str, str]
     ) -> AsyncGenerator[Trial]:
-        """Try candidates; yield the trials in their order.
-
-        Stops by itself a bounded number of candidates after the first plausible one, unless `endless`.
-        """
+        """Try candidates; yield the trials in their order."""
         left = iter(candidates)
         pending: list[tuple[Candidate, _Job]] = []
-        last: int | None = None
-        tried = found = 0
         while True:
             while len(pending) < 2 * self._count and (one := next(left, None)) is not None:
                 pending.append((one, _Job(partial(self._try, one, sources[one.path]))))
@@ -203,71 +217,93 @@ class Trials:
             candidate, job = pending.pop(0)
             await job.done.wait()
             lost = Trial(candidate, "failing", reason=str(job.error))
-            trial = lost if job.error is not None else cast(Trial, job.answer)
-            tried, found = tried + 1, found + trial.plausible
-            yield trial
-            if trial.plausible and last is None:
-                last = tried + min(max(_MORE_CANDIDATES[0], tried // 2), _MORE_CANDIDATES[1])
-            if not endless and (found >= _MORE_PLAUSIBLE or (last is not None and tried >= last)):
-                return
+            yield lost if job.error is not None else cast(Trial, job.answer)
 
     async def _try(self, candidate: Candidate, source: str, worker: Worker) -> Trial:
-        """The failing tests, then the affected, then all; then the failing ones again in a process that imports them again."""
+        """The failing tests that reach the change, then the affected, then all; then once more in a process that imports it.
+
+        A candidate that repairs just some of the failing tests goes the same way with those.
+        """
         began = anyio.current_time()
         text = applied(source, candidate.hunks)
-        red = [failure.test for failure in self._failing]
-        late = frozenset(failure.test for failure in self._failing if failure.late)
-        quick = sorted(red, key=lambda name: (name in late, self._seconds_of(name)))
+        if not parses(candidate.path, source, text):
+            return Trial(candidate, "syntax", reason="does not parse")
+        red = self._reached(candidate)
+        first = list({name.partition("[")[0]: name for name in reversed(red)}.values())[::-1]
+        first = first[: 1 if self._tests[red[0]].status == "late" else _FIRST] if not self._cold else red
         near = self._affected(candidate)
-        first = list({name.partition("[")[0]: name for name in reversed(quick)}.values())[::-1]
-        first = first[: 1 if quick[0] in late else _FIRST]
-        others = [name for name in quick if name not in first]
-        stages = [self._stage(part) for part in (first, others, near) if part]
-        tried = await worker.attempt(candidate.path, text, stages, cold=self._cold)
+        stages = [first, [name for name in red if name not in first], near]
+        tried = await worker.attempt(candidate.path, text, self._stages(stages), cold=self._cold)
         results = dict(tried.results)
         plausible = _all_passed(results, [*red, *near])
         stage: Stage = "syntax" if tried.stage < 0 else "affected" if set(results) & set(near) else "failing"
+        if not plausible and stage == "failing" and "passed" in results.values() and len(red) > 1:
+            for name in [name for name in red if name not in results][:_AGAIN]:
+                more = await worker.attempt(candidate.path, text, self._stages([[name]]), cold=self._cold)
+                results.update(more.results)
+            red = [name for name in red if results.get(name) == "passed"]
+            if near:
+                more = await worker.attempt(candidate.path, text, self._stages([near]), cold=self._cold)
+                results.update(more.results)
+            plausible = _all_passed(results, [*red, *near])
         if plausible:
             stage = "all"
-            done = set(results)
-            rest = [
-                name for name, test in self._tests.items() if test.status == "passed" and name not in done
-            ]
+            rest = [name for name in self._passing() if name not in results]
             for names, cold in ((rest, self._cold), (red, True)):
                 if plausible and names and not (cold and names is red and self._cold):
-                    more = await worker.attempt(candidate.path, text, [self._stage(names)], cold=cold)
+                    more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, names)
+        every = [failure.test for failure in self._failing]
         return Trial(
             candidate,
             stage,
-            tuple(name for name in red if results.get(name) == "passed"),
-            tuple(name for name in red if results.get(name) != "passed"),
-            tuple(name for name, status in results.items() if status != "passed" and name not in red),
+            tuple(name for name in every if results.get(name) == "passed"),
+            tuple(name for name in every if results.get(name) != "passed"),
+            tuple(name for name, status in results.items() if status != "passed" and name not in every),
             round(anyio.current_time() - began, 4),
             plausible,
             tried.why,
+        )
+
+    def _passing(self) -> list[str]:
+        return [name for name, test in self._tests.items() if test.status == "passed"]
+
+    def _reached(self, candidate: Candidate) -> list[str]:
+        """Failing tests that run the changed lines, quickest first and looping ones last; all, if coverage knows none."""
+        every = [failure.test for failure in self._failing]
+        places = [self._covering.get(place, ()) for place in _places(candidate)]
+        near = {name for names in places for name in names}
+        late = frozenset(failure.test for failure in self._failing if failure.late)
+        reached = (
+            [name for name in every if name in near or not self._tests[name].lines]
+            if not self._cold
+            else every
+        )
+        return sorted(
+            reached if near.intersection(every) else every,
+            key=lambda name: (name in late, self._seconds_of(name)),
         )
 
     def _seconds_of(self, name: str) -> float:
         test = self._tests.get(name)
         return 0.0 if test is None or test.status == "late" else test.seconds
 
-    def _stage(self, names: Sequence[str]) -> tuple[Sequence[str], float, float]:
-        """Tests with their limits: for each twice the longest with tracing, on the clock ten times all of it."""
-        took = [self._seconds_of(name) for name in names]
-        each = self._margin + 2 * max(took)
-        return names, round(each, 3), round(2 + 10 * (each + sum(took)), 3)
+    def _stages(self, parts: Sequence[Sequence[str]]) -> list[tuple[Sequence[str], float, float]]:
+        """Tests with their limits: for each a few times the longest, on the clock ten times all of it."""
+        stages: list[tuple[Sequence[str], float, float]] = []
+        for names in parts:
+            if names:
+                took = [self._seconds_of(name) for name in names]
+                each = self._margin + 3 * max(took)
+                stages.append((names, round(each, 3), round(2 + 10 * (each + sum(took)), 3)))
+        return stages
 
     def _affected(self, candidate: Candidate) -> list[str]:
         """Passing tests that run the changed lines, quickest first."""
-        places = {
-            (candidate.path, line)
-            for hunk in candidate.hunks
-            for line in range(hunk.line - (not hunk.before), hunk.line + max(1, hunk.height))
-        }
-        found = {name for place in places for name in self._covering.get(place, ())}
-        return sorted(found, key=lambda name: (self._seconds_of(name), name))[:_AFFECTED]
+        found = {name for place in _places(candidate) for name in self._covering.get(place, ())}
+        green = [name for name in found if self._tests[name].status == "passed"]
+        return sorted(green, key=lambda name: (self._seconds_of(name), name))[:_AFFECTED]
 
     async def choose(self, plausible: Sequence[Trial], sources: Mapping[str, str]) -> Chosen:
         """Pick one of several plausible patches, after a run of old and new on inputs near those of the tests."""
@@ -305,14 +341,42 @@ def _all_passed(results: Mapping[str, str], names: Iterable[str]) -> bool:
     return all(results.get(name) == "passed" for name in names)
 
 
+def _places(candidate: Candidate) -> set[tuple[str, int]]:
+    return {
+        (candidate.path, line)
+        for hunk in candidate.hunks
+        for line in range(hunk.line - (not hunk.before), hunk.line + max(1, hunk.height))
+    }
+
+
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    """At most so many of them: the first half of that, and the others evenly from the rest."""
+    half = most // 2
+    rest = names[half:]
+    return [*names[:half], *rest[:: max(1, -(-len(rest) // (most - half)))]]
+
+
+def _nearest(green: Sequence[str], red: Sequence[str]) -> list[str]:
+    """Tests of the same files as the failing ones first."""
+    files = {name.partition("::")[0] for name in red}
+    return sorted(green, key=lambda name: name.partition("::")[0] not in files)
+
+
+def _union(tests: Iterable[Covered]) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for test in tests:
+        for path, lines in test.lines.items():
+            found[path].update(lines)
+    return {path: sorted(lines) for path, lines in found.items()}
+
+
 def _index(tests: Iterable[Covered]) -> dict[tuple[str, int], list[str]]:
-    """The passing tests that run each line."""
+    """The tests that run each line."""
     found: dict[tuple[str, int], list[str]] = defaultdict(list)
     for test in tests:
-        if test.status == "passed":
-            for path, lines in test.lines.items():
-                for line in lines:
-                    found[path, line].append(test.id)
+        for path, lines in test.lines.items():
+            for line in lines:
+                found[path, line].append(test.id)
     return found
 
 

@@ -4,7 +4,7 @@ The answers come from a process that runs the repository's code, so they are unt
 records, and a line has a limit. What they say decides only what is tried next. The proof runs elsewhere.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cache
 from importlib.resources import files
@@ -37,6 +37,8 @@ class Ready(msgspec.Struct, frozen=True, tag_field="op", tag="ready"):
 
     tests: list[str]
     errors: list[Broken] = []
+    modules: list[str] = []
+    """Files of the repository that were imported."""
 
 
 class OneTest(msgspec.Struct, frozen=True, tag_field="op", tag="test"):
@@ -79,6 +81,7 @@ class Called(msgspec.Struct, frozen=True, tag_field="op", tag="called"):
 
 Answer = Ready | OneTest | Done | Tried | Called
 _DECODER = msgspec.json.Decoder(Answer)
+Lines = Mapping[str, Sequence[int]]
 Stages = Sequence[tuple[Sequence[str], float, float]]
 """Names of tests, the limit of each in seconds of processor time, and that of all in seconds on the clock."""
 
@@ -145,10 +148,17 @@ class Worker:
         return self.ready
 
     async def cover(
-        self, tests: Sequence[str] | None, *, seconds: float, each: float, trace: bool = True
+        self,
+        tests: Sequence[str],
+        *,
+        seconds: float,
+        each: float,
+        trace: bool = True,
+        only: Lines | None = None,
     ) -> AsyncIterator[Covered]:
-        """Run tests one by one; yield how each went."""
-        await self.send("cover", tests=tests, seconds=seconds, each=each, trace=trace)
+        """Run tests one by one; yield how each went. `only`: trace just functions with one of these lines."""
+        await self.opened()
+        await self.send("cover", tests=tests, seconds=seconds, each=each, trace=trace, only=only)
         while isinstance(answer := await self.answer(), OneTest):
             yield answer.covered
 

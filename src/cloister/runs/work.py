@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from cloister.agent.progress import progress
 from cloister.core.errors import UserError
-from cloister.core.events import BaseFixed, ChangeMade, Event, RunFinished
+from cloister.core.events import AttemptEnded, BaseFixed, ChangeMade, Event, RunFinished
 from cloister.core.ids import RunId
-from cloister.core.log import attempts_of, effective, of_attempt, round_start, seen_by
+from cloister.core.log import Index, attempts_of, effective, of_attempt, round_start, seen_by
 from cloister.forge import change
 from cloister.forge.api import RunRepositories
 
@@ -40,6 +40,18 @@ def result_commit(events: Sequence[Event]) -> str | None:
     if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
         return attempt_commit(events, last.attempt)
     return furthest(events) or (made and made[1].commit)
+
+
+def last_result(events: Sequence[Event]) -> tuple[AttemptEnded, ChangeMade]:
+    """The attempt and the change that stand for a finished run. Raises `UserError` (`run_not_finished`, `no_change`)."""
+    last, run = events[-1].body, events[0].run
+    if not isinstance(last, RunFinished):
+        raise UserError("run_not_finished", f"Run {run} is not finished: its change is not ready.")
+    made, ended = last_change(events), Index(events).of(AttemptEnded)
+    winner = next((one for one in reversed(ended) if last.attempt in (None, one.attempt)), None)
+    if made is None or winner is None:
+        raise UserError("no_change", f"Run {run} has no finished change: there is nothing to propose.")
+    return winner, made[1]
 
 
 def last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:

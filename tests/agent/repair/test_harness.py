@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from cloister.agent.attempt import choose_harness
-from cloister.agent.repair.harness import enough, so_far
+from cloister.agent.repair.harness import so_far
 from cloister.core.attempts import REPAIR
 from cloister.core.events import (
-    ActionDecided,
     AnyBody,
     AttemptEnded,
     CandidatesTried,
@@ -32,6 +31,8 @@ from cloister.core.requests import Budget, RunRule
 from cloister.forge import change, workspace
 from cloister.model.api import Models, NoModels
 from cloister.policy.layers import BUILT_IN, layer
+from cloister.repair.api import Candidate, Hunk, Trial
+from cloister.repair.choose import enough
 from cloister.testing.local import LocalComputer
 from cloister.testing.loop_bench import LoopBench, MemoryJournal, open_bench
 
@@ -177,15 +178,23 @@ async def test_patch_that_the_evidence_refuses_is_undone_and_the_next_one_is_tri
     )
 
 
-async def test_file_that_the_rules_protect_is_not_written(tmp_path: Path) -> None:
+async def test_no_candidate_is_tried_in_a_file_that_the_rules_protect(tmp_path: Path) -> None:
     bench = await opened(tmp_path)
     rules = (BUILT_IN, layer("host", (RunRule("write:bands.py", "deny"),), "here", may_widen=True))
-    ended = await bench.work(NO_SCRIPT, checks=(SUITE,), policy=rules, budget=Budget(seconds=15.0))
-    assert ended.outcome in ("red", "budget")  # whether every candidate was tried depends on the machine
-    assert ended.commit == bench.base
-    assert bench.of(FinishRefused)
-    decided = [body for body in bench.of(ActionDecided) if isinstance(body, ActionDecided)]
-    assert {body.effect for body in decided} == {"deny"}
+    ended = await bench.work(NO_SCRIPT, checks=(SUITE,), policy=rules, budget=Budget(seconds=60.0))
+    assert (ended.outcome, ended.commit) == ("red", bench.base)
+    assert "deny `write` for the suspect files (bands.py)" in ended.reason
+    assert bench.of(CandidatesTried) == []
+
+
+async def test_patch_for_one_of_two_independent_faults_is_offered_to_the_evidence(tmp_path: Path) -> None:
+    other = "import unittest\n\n\nclass Service(unittest.TestCase):\n    def test_service(self):\n        open('/nowhere')\n"
+    bench = await opened(tmp_path, {**BROKEN, "test_service.py": other})
+    await repaired(bench)
+    chosen = bench.journal.index.of(PatchChosen)[0]
+    (found,) = [one for one in bench.journal.index.of(PatchFound) if one.number == chosen.number]
+    assert (chosen.path, found.left) == ("bands.py", 1)
+    assert "leaves 1 of the failing tests" in found.concern
 
 
 async def test_message_that_a_search_cannot_follow_does_not_keep_it_from_ending(tmp_path: Path) -> None:
@@ -267,8 +276,15 @@ async def test_test_that_passes_when_repeated_is_called_flaky(tmp_path: Path) ->
 
 def test_search_looks_further_after_the_first_plausible_patch_but_not_for_ever() -> None:
     assert not enough(10_000, [])
-    assert not enough(50, [10])
-    assert enough(70, [10])
-    assert not enough(1_400, [1_200])
-    assert enough(1_500, [1_200])
-    assert enough(20, [1, 2, 3, 4, 5])
+    assert not enough(30, [_plausible(10)])
+    assert enough(40, [_plausible(10)])
+    assert not enough(1_300, [_plausible(1_200)])
+    assert enough(1_350, [_plausible(1_200)])
+    assert enough(20, [_plausible(number) for number in (1, 2, 3, 4, 5)])
+    assert not enough(600, [_plausible(10, "test_b")])  # it leaves a failing test
+    assert enough(620, [_plausible(10, "test_b")])
+
+
+def _plausible(number: int, *red: str) -> Trial:
+    one = Candidate(number - 1, "number", "a.py", (Hunk(1, "1\n", "2\n"),), 0.5, 0.5)
+    return Trial(one, "all", ("test_a",), red, plausible=True)

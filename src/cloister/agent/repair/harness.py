@@ -6,6 +6,7 @@ makes an attempt of it: events that people follow, the policy for every write, t
 
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
+from itertools import islice
 from typing import NamedTuple
 
 import anyio
@@ -16,6 +17,7 @@ from cloister.agent.harness import Ending, Unfinished, Workplace
 from cloister.agent.native.tool_calls import ToolCalls
 from cloister.agent.repair.words import (
     BROKEN,
+    DENIED,
     FLAKY,
     NO_CANDIDATE,
     NO_RULES,
@@ -44,8 +46,11 @@ from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE, SUSPECTS
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, one_line
+from cloister.policy.api import ToolAction
+from cloister.policy.decide import Decider
 from cloister.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
-from cloister.repair.candidates import candidates, pairs
+from cloister.repair.candidates import Ordered, candidates
+from cloister.repair.choose import enough
 from cloister.repair.rules.api import facts_of
 from cloister.repair.suite import Suite, suite_of
 from cloister.repair.trials import Trials
@@ -55,10 +60,6 @@ _BATCH_SECONDS = 4.0
 _SHOW_SECONDS = 0.1
 _NEAR_MISSES = 5
 """Candidates that repaired the failing tests and broke others: the log has the first of them."""
-_ENOUGH = 5
-"""Plausible patches to choose from."""
-_MORE = (60, 300)
-"""Candidates that are tried after the first plausible one: half as many as before it, between these."""
 _NAMES, _NAME_CHARS = 20, 400
 _LOCALISE_SHARE = 0.3
 """Of the time that is left."""
@@ -99,17 +100,9 @@ def so_far(journal: Journal, attempt: int) -> SoFar:
     )
 
 
-def enough(tried: int, plausible: Sequence[int]) -> bool:
-    """True if the search may stop to choose; `plausible` are the numbers of the plausible candidates, from 1."""
-    if len(plausible) >= _ENOUGH:
-        return True
-    return bool(plausible) and tried >= plausible[0] + min(max(_MORE[0], plausible[0] // 2), _MORE[1])
-
-
-def enumerated(found: Localised, sources: Mapping[str, str], seed: int) -> tuple[Candidate, ...]:
+def enumerated(found: Localised, sources: Mapping[str, str], seed: int) -> Ordered:
     """All candidates in the order of the search: single changes, then pairs of the best. Pure."""
-    singles = tuple(candidates(sources, found.suspects, facts_of(found.failing), seed))
-    return (*singles, *pairs(singles, len(singles)))
+    return candidates(sources, found.suspects, facts_of(found.failing), seed).with_pairs()
 
 
 class RepairHarness:
@@ -158,6 +151,7 @@ class _Search:
         self._journal = place.journal
         self._evidence = evidence
         self._calls = ToolCalls(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
+        self._decider = Decider(place.policy)
         self._folder = ""
         self._total = 0
         self._known = so_far(place.journal, place.attempt)
@@ -177,7 +171,10 @@ class _Search:
             await self._evidence.record(_event(found, suite.folder))
         if why := _hopeless(found):
             return Unfinished("red", why)
-        sources = await trials.sources(found.paths)
+        allowed = [path for path in dict.fromkeys((*found.paths, *found.modules)) if self._may_write(path)]
+        sources = await trials.sources(allowed)
+        if not set(sources) & set(found.paths):
+            return Unfinished("red", DENIED.format(files=", ".join(found.paths[:3])))
         # Parsing and ordering thousands of candidates takes seconds.
         ordered = await to_thread.run_sync(enumerated, found, sources, self._place.seed)
         self._total = len(ordered)
@@ -185,27 +182,28 @@ class _Search:
             return Unfinished("red", NO_CANDIDATE.format(files=", ".join(found.paths[:3])))
         return await self._search(trials, ordered, sources)
 
-    async def _search(self, trials: Trials, ordered: Sequence[Candidate], sources: dict[str, str]) -> Ending:
+    async def _search(self, trials: Trials, ordered: Ordered, sources: dict[str, str]) -> Ending:
         """Try, choose and write until the evidence accepts a patch or no candidate is left."""
         known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
         plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
-        tried, every = self._known.tried, [*known]
+        tried, count = self._known.tried, len(known)
         while True:
-            if not (plausible and (self._known.written or enough(tried, every))):
-                async with aclosing(trials.over(ordered[tried:], sources, endless=True)) as results:
+            if not (plausible and (self._known.written or enough(tried, plausible.values()))):
+                left = islice(ordered, tried, None)
+                async with aclosing(trials.over(left, sources)) as results:
                     async for trial in results:
                         tried = trial.candidate.number + 1
-                        await self._tried(trial, len(every) + trial.plausible)
+                        count += trial.plausible
+                        await self._tried(trial, count)
                         if trial.plausible:
                             plausible[tried] = trial
-                            every.append(tried)
-                        if plausible and enough(tried, [*plausible]):
+                        if enough(tried, plausible.values()):
                             break
-                await self._save(tried, len(every))
+                await self._save(tried, count)
             if not plausible:
-                return Unfinished("red", exhausted(tried, self._total, len(every)))
+                return Unfinished("red", exhausted(tried, self._total, count))
             chosen = await trials.choose([*plausible.values()], sources)
-            ended = await self._write(chosen, sources, tried, len(every))
+            ended = await self._write(chosen, sources, tried, count)
             if isinstance(ended, AttemptEnded):
                 return ended
             del plausible[chosen.trial.candidate.number + 1]
@@ -235,6 +233,10 @@ class _Search:
             done = CandidatesTried(self._attempt, tried, self._total, plausible, now - self._saved_at)
             await self._evidence.record(*found, done)
         self._saved_at = now
+
+    def _may_write(self, path: str) -> bool:
+        """False if no candidate in this file could be written."""
+        return self._decider.decide(ToolAction(WRITE.name, self._path(path))).effect != "deny"
 
     def _path(self, path: str) -> str:
         return f"{self._folder}/{path}" if self._folder else path
@@ -312,6 +314,8 @@ def _event(found: Localised, folder: str) -> FaultLocalised:
 def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
     one = trial.candidate
     doubts = [FLAG_WORDS[flag] for flag in one.flags if flag in LAST]
+    if trial.partial:
+        doubts.append(f"leaves {len(trial.still_red)} of the failing tests as they are")
     return PatchFound(
         attempt,
         one.number + 1,
@@ -323,6 +327,7 @@ def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
         tuple(one_line(name, _NAME_CHARS) for name in trial.made_green[:_NAMES]),
         tuple(one_line(name, _NAME_CHARS) for name in trial.broke[:_NAMES]),
         f"it {' and '.join(doubts)}" if doubts else "",
+        len(trial.still_red),
     )
 
 
@@ -330,4 +335,4 @@ def _trial(ordered: Sequence[Candidate], body: PatchFound) -> Trial | None:
     """The recorded trial; None if the same candidate is no longer at its place."""
     if body.number > len(ordered) or ordered[body.number - 1].rule != body.rule:
         return None
-    return Trial(ordered[body.number - 1], "all", body.fixed, plausible=True)
+    return Trial(ordered[body.number - 1], "all", body.fixed, ("",) * body.left, plausible=True)

@@ -253,6 +253,40 @@ def _age_seconds(text: str) -> float:
     return int(number) * sizes[unit]
 
 
+def pr(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
+    """Open a pull request with a finished run's change, or update the one that is open."""
+    done = perform(ctx, lambda verbs: verbs.runs.pull_request(run))
+    if as_json:
+        put_json(done)
+    else:
+        put(f"Pull request {done.number} from {one_line(done.branch, 120)}: {one_line(done.url, 200)}")
+
+
+forge = typer.Typer(help="The places that get pull requests.", no_args_is_help=True)
+
+
+@forge.command("check")
+def check_forge(
+    ctx: typer.Context,
+    repo: Annotated[str, typer.Argument(metavar="[REPO]", help="A directory or an address.")] = ".",
+    as_json: AsJson = False,
+) -> None:
+    """Check that the token in the settings can open pull requests for a repository; exit 1 if not."""
+    from cloister.cli.request import repository
+
+    found = perform(ctx, lambda verbs: verbs.runs.check_forge(repository(repo)))
+    if as_json:
+        put_json(found)
+    elif found.may:
+        put(
+            f"Pull requests can be opened at {one_line(found.repository, 200)} ({found.kind}), onto {found.default_branch}."
+        )
+    else:
+        put(f"The token for {one_line(found.repository, 200)} ({found.kind}) lacks {', '.join(found.lacks)}.")
+    if not found.may:
+        raise typer.Exit(1)
+
+
 RunOrNone = Annotated[
     str | None,
     typer.Argument(

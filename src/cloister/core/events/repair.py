@@ -74,6 +74,8 @@ class PatchFound(EventBody, frozen=True):
     """Tests that it made red; such a patch is not plausible."""
     concern: str = ""
     """What speaks against it although every test passes: it deletes code, or it special-cases the test's values."""
+    left: int = 0
+    """Failing tests that it leaves red. The search prefers patches that leave none."""
 
 
 class PatchChosen(EventBody, frozen=True):

@@ -166,6 +166,17 @@ class ChangeDelivered(EventBody, frozen=True):
     branch: str
     receipt: bool = False
     """Whether the receipt was delivered, as the commit's note under `refs/notes/cloister`."""
+    url: str = ""
+    """The page of the pull request; empty without one."""
+    number: int = 0
+    """The number of the pull request; 0 without one."""
+
+
+class DeliveryFailed(EventBody, frozen=True):
+    """The change is safe in the run's own repository, and its forge did not take it. `cloister pr` tries again."""
+
+    where: str
+    reason: str
 
 
 class RunFinished(EventBody, frozen=True):

@@ -1,5 +1,6 @@
 """Part of the worker of a Python suite: what tests run, and what functions return near the inputs of the tests."""
 
+import dis
 import hashlib
 import os
 import signal
@@ -14,42 +15,60 @@ class Late(BaseException):
 
 
 class Tracer:
-    """Collects the lines that run in files of the repository."""
+    """Collects the lines that run in files of the repository.
 
-    def __init__(self):
+    With `only` (path to lines), it traces just functions with one of these lines, and their first calls in each test.
+    """
+
+    def __init__(self, only=None):
         self.here = os.getcwd() + os.sep
-        self.files = {}
+        self.only, self.seen, self.codes, self.counts = only, {}, {}, {}
 
     def __call__(self, frame, event, argument):
-        name = frame.f_code.co_filename
-        known = self.files.get(name)
+        code = frame.f_code
+        known = self.codes.get(id(code))
         if known is None:
-            inside = name.startswith(self.here) and not set(name[len(self.here) :].split(os.sep)) & LINKED
-            known = self.files[name] = Lines() if inside else False
-        return known.local if known else None
+            known = self.codes[id(code)] = (
+                self.tracing(code),
+                code,
+            )  # the code is kept, so its id stays its own
+        if self.only is not None and known[0]:
+            count = self.counts[id(code)] = self.counts.get(id(code), 0) + 1
+            if count > CALLS:
+                return None
+        return known[0]
 
-    def taken(self):
-        found = {
-            name[len(self.here) :]: sorted(lines.seen)
-            for name, lines in self.files.items()
-            if lines and lines.seen
-        }
-        for lines in self.files.values():
-            if lines:
-                lines.seen.clear()
-        return found
+    def tracing(self, code):
+        name = code.co_filename
+        path = name[len(self.here) :]
+        if not name.startswith(self.here) or set(path.split(os.sep)) & LINKED:
+            return None
+        if self.only is not None and not self.only.get(path, NONE).intersection(lines_of(code)):
+            return None
+        add = self.seen.setdefault(path, set()).add
 
-
-class Lines:
-    def __init__(self):
-        seen = self.seen = set()
-
-        def local(frame, event, argument, add=seen.add):
+        def local(frame, event, argument):
             if event == "line":
                 add(frame.f_lineno)
             return local
 
-        self.local = local
+        return local
+
+    def taken(self):
+        found = {path: sorted(lines) for path, lines in self.seen.items() if lines}
+        for lines in self.seen.values():
+            lines.clear()
+        self.counts.clear()
+        return found
+
+
+NONE = frozenset()
+CALLS = 30
+"""Calls of one function in one passing test that are traced."""
+
+
+def lines_of(code):
+    return [line for _, line in dis.findlinestarts(code)]
 
 
 class Recorder:

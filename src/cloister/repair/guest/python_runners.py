@@ -42,12 +42,13 @@ class Pytest:
             )
         return found
 
-    def hurry(self):
-        """Do not explain failures: only whether a test passes counts."""
+    def hurry(self, quiet=True):
+        """Do not write reports of failures; with `quiet`, do not explain assertions either."""
         from _pytest import nodes, python
         from _pytest.assertion import util
 
-        util.assertrepr_compare = lambda *given, **named: None
+        if quiet:
+            util.assertrepr_compare = lambda *given, **named: None
         for kind in (nodes.Node, nodes.Item, python.Function):
             kind.repr_failure = lambda *given, **named: "failed"
 
@@ -134,7 +135,7 @@ class Unittest:
             for one in self.failed
         ]
 
-    def hurry(self):
+    def hurry(self, quiet=True):
         pass
 
     def each(self, ids):

@@ -14,6 +14,9 @@ One JSON object per line, on stdin and stdout:
     {"op": "call", "path": …, "text": …, "tests": [...]}                    -> {"op": "called", "digests": [...]}
 """
 
+import __future__
+
+import ast
 import gc
 import json
 import os
@@ -187,11 +190,12 @@ class Server:
 
     def __init__(self, inward, out, done):
         self.inward, self.out, self.done = inward, out, done
-        self.originals = {}
+        self.files = {}
 
     def __call__(self, runner):
         self.runner = runner
-        send(self.out, op="ready", tests=[name for name in runner.items if name], errors=runner.broken())
+        names = [name for name in runner.items if name]
+        send(self.out, op="ready", tests=names, errors=runner.broken(), modules=modules())
         send(self.done, op="done")
         gc.collect()
         self.functions = {}
@@ -208,15 +212,18 @@ class Server:
             send(self.done, op="done", cold=answer == "cold")
         os._exit(0)
 
-    def cover(self, tests=None, seconds=20.0, each=1.0, trace=True):
+    def cover(self, tests=None, seconds=20.0, each=1.0, trace=True, only=None):
         """Run tests one after another and report the lines of each. A child that is lost costs one test."""
         pending = list(self.runner.items) if tests is None else list(tests)
         pending = [name for name in pending if name]
         end = time.monotonic() + seconds
         while pending and time.monotonic() < end:
             begun = 0
+            tracer = (
+                Tracer(only and {path: frozenset(lines) for path, lines in only.items()}) if trace else None
+            )
             for line in forked(
-                lambda fd: self.traced(fd, list(pending), each, trace), 0, end - time.monotonic()
+                lambda fd: self.traced(fd, list(pending), each, tracer), 0, end - time.monotonic()
             ):
                 message = json.loads(line)
                 if message.get("op") == "test":
@@ -238,9 +245,9 @@ class Server:
             pending = pending[begun:]
         send(self.out, op="done", left=len(pending))
 
-    def traced(self, fd, names, each, trace):
-        tracer = Tracer()
-        running = True
+    def traced(self, fd, names, each, tracer):
+        running, longest = True, 0.0
+        self.runner.hurry(quiet=False)
 
         def late(number, frame):
             if running:
@@ -248,17 +255,19 @@ class Server:
 
         signal.signal(signal.SIGALRM, late)
         signal.signal(signal.SIGPROF, late)
-        if trace:
+        if tracer:
             threading.settrace(tracer)
             sys.settrace(tracer)
-        begun, spent = time.monotonic(), time.process_time()
+        spent = time.process_time()
         armed(each)
         for name, status, error in self.runner_of(names):
             armed(0)
-            lines = tracer.taken()
+            lines = tracer.taken() if tracer else {}
             used = time.process_time() - spent
             if isinstance(error, Late) or used > each:
-                status, each = "late", min(each, SOON)
+                status, each = "late", min(each, max(SOON, 5 * longest))
+            else:
+                longest = max(longest, used)
             send(
                 fd,
                 op="test",
@@ -270,51 +279,45 @@ class Server:
                 error=type(error).__name__ if error else "",
                 message=said(error),
             )
-            if trace:
+            if tracer:
                 sys.settrace(tracer)  # an exception out of the tracer has switched it off
-            begun, spent = time.monotonic(), time.process_time()
+            spent = time.process_time()
             armed(each)
         running = False
 
     def runner_of(self, names):
         return self.runner.run(names) if isinstance(self.runner, Pytest) else self.runner.each(names)
 
-    def patch(self, path, text):
-        """Replace the code of changed functions in this process; False if something else changed."""
+    def swaps(self, path, text):
+        """The functions with the code that a candidate gives them; None if code that runs at import time is different."""
         full = os.path.join(os.getcwd(), path)
-        if path not in self.originals:
-            with open(full, encoding="utf-8", newline="") as file:
-                self.originals[path] = compile(file.read(), full, "exec", dont_inherit=True)
-        new = compile(text, full, "exec", dont_inherit=True)
-        swaps = []
-        if not changed(self.originals[path], new, swaps, True):
-            return False
-        for old, code in swaps:
-            for function in self.functions.get((full, old.co_name, old.co_firstlineno), []):
-                if function.__code__.co_code == old.co_code:
-                    function.__code__ = code
-        return True
+        if path not in self.files:
+            self.files[path] = Source(full)
+        old, new = self.files[path].compiled(text)
+        pairs = []
+        if not changed(old, new, pairs, True):
+            return None
+        return [
+            (function, code)
+            for was, code in pairs
+            for function in self.functions.get((full, was.co_name, was.co_firstlineno), [])
+            if function.__code__.co_code == was.co_code
+        ]
 
-    def prepare(self, path):
-        """Parse the original and list the functions before the first fork."""
-        with open(os.path.join(os.getcwd(), path), encoding="utf-8", newline="") as file:
-            try:
-                self.patch(path, file.read())
-            except (SyntaxError, ValueError):
-                pass
-
-    def hot(self, path, text, stages):
-        """Try a candidate in forks; the answer is None if it needs a cold run."""
-        if path not in self.originals:
-            self.prepare(path)
+    def attempt(self, path, text, stages):
+        """Try a candidate in forks; the answer is "cold" if it needs a process that imports it."""
+        try:
+            swaps = self.swaps(path, text)
+        except (SyntaxError, ValueError) as error:
+            return send(self.out, op="tried", results={}, stage=-1, why=str(error)[:300])
+        if swaps is None:
+            return "cold"
         found, stage, ended = {}, 0, ""
         for stage, (names, each, whole) in enumerate(stages):
-            need = len(names)
 
             def work(fd, names=names, each=each):
-                if not self.patch(path, text):
-                    send(fd, cold=True)
-                    return
+                for function, code in swaps:
+                    function.__code__ = code
                 signal.signal(signal.SIGALRM, signal.SIG_DFL)
                 gc.disable()
                 self.runner.hurry()
@@ -326,8 +329,6 @@ class Server:
             got = {}
             for line in forked(work, each, whole):
                 message = json.loads(line)
-                if message.get("cold"):
-                    return None
                 if "id" in message:
                     got[message["id"]] = message["status"]
                     if stage and message["status"] == "failed":
@@ -335,25 +336,17 @@ class Server:
                 else:
                     ended = message.get("error", "")
             found.update(got)
-            if len(got) < need or any(status != "passed" for status in got.values()):
+            if len(got) < len(names) or any(status != "passed" for status in got.values()):
                 break
-        return {"results": found, "stage": stage, "why": ended}
-
-    def attempt(self, **request):
-        found = self.hot(**request)
-        if found is None:
-            return "cold"
-        return send(self.out, op="tried", **found)
+        return send(self.out, op="tried", results=found, stage=stage, why=ended)
 
     def call(self, path, text, tests, cpu=2.0, limit=400):
         """Digest what the changed file's functions return during the tests, and on inputs near those of the tests."""
-        if path not in self.originals:
-            self.prepare(path)
         answers = []
 
         def work(fd):
-            if text is not None and not self.patch(path, text):
-                return
+            for function, code in (self.swaps(path, text) or ()) if text is not None else ():
+                function.__code__ = code
             recorder = Recorder(os.path.join(os.getcwd(), path), limit)
             sys.setprofile(recorder)
             for _ in self.runner_of(tests):
@@ -367,6 +360,58 @@ class Server:
             if "key" in message:
                 answers.append([message["key"], message["digest"]])
         send(self.out, op="called", digests=answers)
+
+
+def modules():
+    """The files of the repository that are imported."""
+    here, found = os.getcwd() + os.sep, []
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None) or ""
+        if name.startswith(here) and name.endswith(".py"):
+            found.append(name[len(here) :])
+    return sorted(name for name in set(found) if not set(name.split(os.sep)) & LINKED)
+
+
+class Source:
+    """A file as it was collected. Only the function around a change is compiled: that of a whole file takes long."""
+
+    def __init__(self, full):
+        with open(full, encoding="utf-8", newline="") as file:
+            text = file.read()
+        self.full, self.lines, self.old = full, text.split("\n"), {}
+        whole = compile(text, full, "exec", dont_inherit=True)
+        self.flags = whole.co_flags & sum(
+            getattr(__future__, n).compiler_flag for n in __future__.all_feature_names
+        )
+        self.spans = []  # (first line, last line, what must stand above it)
+        for node in ast.parse(text).body:
+            self.add(node, "")
+            if isinstance(node, ast.ClassDef):
+                for inner in node.body:
+                    self.add(inner, "class %s:" % node.name)
+
+    def add(self, node, above):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            if not above or self.lines[first - 1].startswith((" ", "\t")) and first > 1:
+                self.spans.append((first, node.end_lineno, above))
+
+    def compiled(self, text):
+        """The code before and after, of the smallest known part that contains the change."""
+        new, old = text.split("\n"), self.lines
+        most = min(len(old), len(new))
+        head = next((i for i in range(most) if old[i] != new[i]), most)
+        tail = next((i for i in range(most - head) if old[-1 - i] != new[-1 - i]), most - head)
+        first, last = (head + 1, len(old) - tail) if head < len(old) - tail else (head, head)
+        around = [span for span in self.spans if span[0] <= first and last <= span[1]]
+        start, end, above = max(around, key=lambda span: span[0]) if around else (1, len(old), "")
+        if start not in self.old:
+            self.old[start] = self.part(old[start - 1 : end], start, above)
+        return self.old[start], self.part(new[start - 1 : end + len(new) - len(old)], start, above)
+
+    def part(self, lines, start, above):
+        before = "\n" * (start - 2) + above + "\n" if above else "\n" * (start - 1)
+        return compile(before + "\n".join(lines) + "\n", self.full, "exec", self.flags, dont_inherit=True)
 
 
 def said(error):
@@ -442,6 +487,7 @@ class First:
                 sys.path.insert(0, path)
         inward, self.inward = os.pipe()
         self.done, done = os.pipe()
+        began = time.monotonic()
         sys.stdout.flush()
         self.pid = os.fork()
         if self.pid == 0:
@@ -450,6 +496,7 @@ class First:
         os.close(inward), os.close(done)
         self.answers = lines_from(self.done)
         next(self.answers, None)
+        self.collecting = min(30.0, time.monotonic() - began)
 
     def collect(self, server, done):
         null = os.open(os.devnull, os.O_RDWR)
@@ -469,6 +516,18 @@ class First:
         finally:
             os._exit(0)
 
+    def args_for(self, names):
+        """The arguments of a runner that collects just the files of these tests, if their names tell the files."""
+        files = sorted({name.partition("::")[0] for name in names})
+        if self.kind is not Pytest or not all(
+            name.endswith(".py") and os.path.isfile(name) for name in files
+        ):
+            return self.args
+        options = [
+            arg for arg in self.args if arg.startswith("-") or not os.path.exists(arg.partition("::")[0])
+        ]
+        return [*options, *files]
+
     def ask(self, **request):
         """Pass a request on to the collected process; None if that is lost."""
         try:
@@ -478,12 +537,12 @@ class First:
             return None
 
     def attempt(self, path, text, stages, cold=False):
-        try:
-            compile(text, path, "exec", dont_inherit=True)
-        except (SyntaxError, ValueError) as error:
-            return send(self.out, op="tried", results={}, stage=-1, why=str(error)[:300])
         answer = {"cold": True} if cold else self.ask(op="attempt", path=path, text=text, stages=stages)
         if answer is None or answer.get("cold"):
+            try:
+                compile(text, path, "exec", dont_inherit=True)
+            except (SyntaxError, ValueError) as error:
+                return send(self.out, op="tried", results={}, stage=-1, why=str(error)[:300])
             self.cold(path, text, stages)
         return None
 
@@ -499,8 +558,8 @@ class First:
         os.utime(full, (before.st_atime, before.st_mtime + 10 * self.count))
         found, stage, why = {}, 0, ""
         try:
-            for stage, (names, _, whole) in enumerate(stages):
-                got, why = self.afresh(names, whole)
+            for stage, (names, each, whole) in enumerate(stages):
+                got, why = self.afresh(names, each, whole)
                 found.update(got)
                 if any(got.get(name) != "passed" for name in names):
                     break
@@ -510,7 +569,7 @@ class First:
             os.utime(full, (before.st_atime, before.st_mtime))
         send(self.out, op="tried", results=found, stage=stage, why=why)
 
-    def afresh(self, names, whole):
+    def afresh(self, names, each, whole):
         def work(fd):
             class Once:
                 def __call__(self, runner):
@@ -523,9 +582,13 @@ class First:
                         if name and (name in names or name.partition("::")[0] in names)
                     ]
                     bad = set()
-                    each = runner.run if isinstance(runner, Pytest) else runner.each
-                    for name, status, _ in each(wanted):
+                    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+                    armed(each)
+                    for name, status, _ in (
+                        runner.run(wanted) if isinstance(runner, Pytest) else runner.each(wanted)
+                    ):
                         send(fd, id=name, status=status)
+                        armed(each)
                         if status == "failed":
                             bad.add(name.partition("::")[0])
                     for name in names:  # a whole file that could not be collected before
@@ -534,10 +597,10 @@ class First:
                             send(fd, id=name, status="passed" if gathered and name not in bad else "failed")
                     os._exit(0)
 
-            self.main(self.args, self.kind(Once()))
+            self.main(self.args_for(names), self.kind(Once()))
 
         got, why = {}, ""
-        for line in forked(work, whole + 5.0, whole + 60):
+        for line in forked(work, 2.0 + 3 * self.collecting, whole + 10 * (2.0 + 3 * self.collecting)):
             message = json.loads(line)
             if "id" in message:
                 got[message["id"]] = message["status"]

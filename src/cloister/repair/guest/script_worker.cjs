@@ -120,18 +120,23 @@ const operations = {
   },
   async cover({ tests, seconds, each, trace }) {
     const end = Date.now() + seconds * 1000;
-    const all = (await run({ seconds })).events;
-    const known = new Map(all.map((one) => [idOf(one), one]));
-    const order = [...(tests || known.keys())].sort((a, b) => (known.get(a)?.ok ? 1 : 0) - (known.get(b)?.ok ? 1 : 0));
-    let left = order.length;
-    for (const id of order) {
+    let left = tests.length;
+    if (!trace) {
+      const files = [...new Set(tests.map((id) => id.slice(0, id.indexOf("::"))))];
+      for (const event of (await run({ files, seconds })).events) {
+        const id = idOf(event);
+        if (tests.includes(id)) send({ op: "test", id, status: statusOf(event), seconds: event.ms / 1000, frames: frames(event.stack), error: event.error, message: event.message });
+      }
+      left = 0;
+    }
+    for (const id of trace ? tests : []) {
       if (Date.now() > end) break;
       const [file, name] = [id.slice(0, id.indexOf("::")), id.slice(id.indexOf("::") + 2)];
       const folder = fs.mkdtempSync(path.join(work, "cover-"));
-      const { events, late } = await run({ names: [name], files: [file], seconds: Math.max(5, each * 10), coverage: trace ? folder : "" });
-      const event = events.find((one) => idOf(one) === id) || known.get(id);
+      const { events, late } = await run({ names: [name], files: [file], seconds: Math.max(5, each * 10), coverage: folder });
+      const event = events.find((one) => idOf(one) === id);
       send({ op: "test", id, status: late ? "late" : event ? statusOf(event) : "failed", seconds: event ? event.ms / 1000 : each,
-        lines: trace ? lines(folder) : {}, frames: event ? frames(event.stack) : [], error: event ? event.error : "", message: event ? event.message : "" });
+        lines: lines(folder), frames: event ? frames(event.stack) : [], error: event ? event.error : "", message: event ? event.message : "" });
       fs.rmSync(folder, { recursive: true, force: true });
       left -= 1;
     }

@@ -9,9 +9,9 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import RunVerbs
-from cloister.app.verbs.records import Admitted, ChangePack, RunWish
+from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
-from cloister.core.events import Event
+from cloister.core.events import ChangeDelivered, Event
 from cloister.core.ids import RunId
 from cloister.core.requests import Origin, Outcome, State
 from cloister.log.api import RunCount, RunRow
@@ -272,6 +272,24 @@ async def get_change(
 )
 async def applied(run: Run, data: JSONBody[Applied], verbs: Given) -> None:
     await verbs.runs.applied(run, data.where, data.branch)
+
+
+@post(
+    "/v1/runs/{run:str}/pull-request",
+    **of(
+        RunVerbs.pull_request, "Open or update a pull request with the run's change", "openPullRequest", 200
+    ),
+)
+async def open_pull_request(run: Run, verbs: Given) -> ChangeDelivered:
+    return await verbs.runs.pull_request(run)
+
+
+@get("/v1/forge", **of(RunVerbs.check_forge, "Whether pull requests can be opened", "checkForge"))
+async def check_forge(
+    verbs: Given,
+    repo: Annotated[str, QueryParameter(description="A repository's address, or a directory.", min_length=1)],
+) -> ForgeCheck:
+    return await verbs.runs.check_forge(repo)
 
 
 @get("/v1/runs/{run:str}/receipt", **of(RunVerbs.receipt, "What the run touched", "getReceipt"))
