@@ -111,6 +111,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
     forge: tuple[ForgeEntry, ...] = ()
     """Forges that get pull requests, one `[[forge]]` table each."""
+    follow_seconds: float = 60.0
+    """How often a server looks at open pull requests for comments and CI results; 0: never."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
     project: tuple[ProjectEntry, ...] = ()
@@ -184,6 +186,8 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"hosts are names such as cloister.example.org, not {wrong[:80]!r}."
     if not 1 <= found.concurrent_runs <= 64:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if found.follow_seconds != 0 and not 1 <= found.follow_seconds <= 86_400:
+        return f"follow_seconds is from 1 to 86400, or 0 for never, not {found.follow_seconds}."
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
     return check_budget(found.budget) or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))

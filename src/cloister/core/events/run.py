@@ -138,6 +138,8 @@ class PromptReceived(EventBody, frozen=True):
     who: str
     origin: Origin = "user"
     """The source of the text."""
+    ref: str = ""
+    """The comment or the CI result that it came from, so that it is sent once; empty for a person's own message."""
 
 
 class StopRequested(EventBody, frozen=True):
