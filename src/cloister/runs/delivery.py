@@ -48,9 +48,9 @@ from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs import pull_request
 from cloister.runs.attempts.tree import all_points, point_at
+from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
-from cloister.runs.work import attempt_commit, base_commit, furthest, last_change, result_commit
 
 if TYPE_CHECKING:
     from cloister.runs.services import RunServices

@@ -154,7 +154,7 @@ def test_options_and_groups_are_completed_by_typer(words: str, runs: tuple[Path,
     assert "typer" in found
 
 
-@pytest.mark.parametrize("module", ["runs.work", "app.verbs.local_policy", "app.verbs.local_runs"])
+@pytest.mark.parametrize("module", ["runs.attempts.work", "app.verbs.local_policy", "app.verbs.local_runs"])
 def test_what_a_quick_command_does_on_a_run_imports_none_either(module: str) -> None:
     code = f"import cloister.{module}, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -116,7 +116,7 @@ class LocalRuns(Group):
     ) -> tuple[Event, ...]:
         if attempt is None:
             return await self._read(await self._log.resolve(run), after, limit)
-        from cloister.runs.work import attempt_log
+        from cloister.runs.attempts.work import attempt_log
 
         found = attempt_log(await self._events(run), attempt)
         return tuple(event for event in found if event.seq > after)[:limit]
@@ -208,7 +208,7 @@ class LocalRuns(Group):
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
-        from cloister.runs.work import run_diff
+        from cloister.runs.attempts.work import run_diff
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
@@ -240,9 +240,9 @@ class LocalRuns(Group):
         from cloister.app.forges import address_at_forge
         from cloister.policy.api import PushAction
         from cloister.policy.decide import Decider
+        from cloister.runs.attempts.work import last_result
         from cloister.runs.delivery import delivery, propose
         from cloister.runs.run_rules import run_layer
-        from cloister.runs.work import last_result
 
         events = await self._events(run)
         winner, made = last_result(events)

@@ -16,8 +16,8 @@ from cloister.forge import change
 from cloister.forge.api import RunRepositories
 from cloister.forge.read import diff_of_diffs
 from cloister.runs.attempts.tree import ended
+from cloister.runs.attempts.work import attempt_commit, base_commit, result_commit
 from cloister.runs.view import fold
-from cloister.runs.work import attempt_commit, base_commit, result_commit
 
 
 class Side(msgspec.Struct, frozen=True):
