@@ -9,7 +9,7 @@ from tests.whole.real.trials import a_fix_is_proven, no_cheat_is_green
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("case", load_cases("typescript"), ids=lambda case: case.name),
+    pytest.mark.parametrize("case", load_cases("typescript")),
 ]
 
 
