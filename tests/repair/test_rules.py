@@ -40,6 +40,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "type of an exception": ("raise KeyError(a)", "raise ValueError(a)"),
     "missing return": ("f(a)", "return f(a)"),
     "break, continue, return, yield": ("while a:\n    break", "while a:\n    continue"),
+    "missing decorator": (
+        "def g():\n    return a\nreturn g",
+        "@property\ndef g():\n    return a\nreturn g",
+    ),
     "moved statement": ("a = f(b)\nb = f(a)", "b = f(a)\na = f(b)"),
     "guard of a sibling": ("b = f(a)", "if not a:\n    return None\nb = f(a)"),
     "guard": ("b = f(a)", "if not a:\n    return 0\nb = f(a)"),

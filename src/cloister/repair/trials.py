@@ -30,7 +30,7 @@ _FIRST = 3
 _AFFECTED = 150
 _MARGIN = (0.1, 0.4)
 """Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
-_EACH_SECONDS = 3.0
+_EACH_SECONDS = 1.0
 _TRACED_SECONDS = 0.6
 """Processor time of a test in the plain run, and of one with coverage."""
 _TRACED_RED = 30
@@ -75,6 +75,7 @@ class Trials:
             tasks.start_soon(self._serve)
         self._stack.callback(self._send.close)
         self._stack.callback(self._receive.close)
+        self._stack.callback(tasks.cancel_scope.cancel)  # a job that nobody waits for any more
         return self
 
     async def __aexit__(

@@ -198,6 +198,8 @@ async def started(computer: Computer, suite: Suite, seconds: float) -> AsyncGene
     async with AsyncExitStack() as stack:
         worker = Worker(await stack.enter_async_context(computer.start(command)))
         await worker.send("open", runner=suite.runner, args=suite.args)
-        yield worker
-        with anyio.CancelScope(shield=True):
-            await worker.end()
+        try:
+            yield worker
+        finally:
+            with anyio.CancelScope(shield=True):
+                await worker.end()

@@ -14,6 +14,7 @@ from anyio import to_thread
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, Unfinished, Workplace
+from cloister.agent.native.interrupt import interruptible
 from cloister.agent.native.tool_calls import ToolCalls
 from cloister.agent.repair.words import (
     BROKEN,
@@ -24,6 +25,7 @@ from cloister.agent.repair.words import (
     NO_TEST,
     NOT_RED_NOW,
     OUTSIDE,
+    STOPPED,
     exhausted,
     how,
     summary,
@@ -156,6 +158,8 @@ class _Search:
         self._total = 0
         self._known = so_far(place.journal, place.attempt)
         self._shown_at = self._saved_at = anyio.current_time()
+        self._begun = len(place.journal.events)
+        self._at = self._count = 0
 
     async def unchanged(self, why: str) -> Ending:
         """End without a change, if the evidence has nothing against it."""
@@ -166,7 +170,10 @@ class _Search:
         self._folder = suite.folder
         self._journal.show(Progress("work", None, "localising: running the tests with coverage"))
         red = [test.name for diagnosis in self._evidence.baseline for test in diagnosis.failing]
-        found = await trials.localise(red, seconds=max(5.0, self._place.clock.left * _LOCALISE_SHARE))
+        seconds = max(5.0, self._place.clock.left * _LOCALISE_SHARE)
+        found = await interruptible(self._journal, lambda: trials.localise(red, seconds=seconds), self._begun)
+        if found is None:
+            return Unfinished("red", STOPPED.format(tried=0, total=0))
         if not self._known.localised:
             await self._evidence.record(_event(found, suite.folder))
         if why := _hopeless(found):
@@ -186,24 +193,30 @@ class _Search:
         """Try, choose and write until the evidence accepts a patch or no candidate is left."""
         known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
         plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
-        tried, count = self._known.tried, len(known)
+        self._at, self._count = self._known.tried, len(known)
+
+        async def explore() -> bool:
+            async with aclosing(trials.over(islice(ordered, self._at, None), sources)) as results:
+                async for trial in results:
+                    self._at = trial.candidate.number + 1
+                    self._count += trial.plausible
+                    await self._tried(trial, self._count)
+                    if trial.plausible:
+                        plausible[self._at] = trial
+                    if enough(self._at, plausible.values()):
+                        break
+            return True
+
         while True:
-            if not (plausible and (self._known.written or enough(tried, plausible.values()))):
-                left = islice(ordered, tried, None)
-                async with aclosing(trials.over(left, sources)) as results:
-                    async for trial in results:
-                        tried = trial.candidate.number + 1
-                        count += trial.plausible
-                        await self._tried(trial, count)
-                        if trial.plausible:
-                            plausible[tried] = trial
-                        if enough(tried, plausible.values()):
-                            break
-                await self._save(tried, count)
+            if not (plausible and (self._known.written or enough(self._at, plausible.values()))):
+                went = await interruptible(self._journal, explore, self._begun)
+                await self._save(self._at, self._count)
+                if went is None:
+                    return Unfinished("red", STOPPED.format(tried=self._at, total=self._total))
             if not plausible:
-                return Unfinished("red", exhausted(tried, self._total, count))
+                return Unfinished("red", exhausted(self._at, self._total, self._count))
             chosen = await trials.choose([*plausible.values()], sources)
-            ended = await self._write(chosen, sources, tried, count)
+            ended = await self._write(chosen, sources, self._at, self._count)
             if isinstance(ended, AttemptEnded):
                 return ended
             del plausible[chosen.trial.candidate.number + 1]

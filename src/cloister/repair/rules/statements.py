@@ -136,6 +136,18 @@ def added(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
                     )
 
 
+def decorator(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
+    """A decorator of a sibling, or a usual one, on a function that has none."""
+    indent = file.indent(node)
+    if node.type != "function_definition" or indent is None or file.language != "python":
+        return
+    known = [file.text(one) for one in file.nodes if one.type == "decorator"]
+    usual = ("@property", "@classmethod", "@staticmethod") if indent else ()
+    for text in list(dict.fromkeys((*sorted(known, key=lambda one: -known.count(one)), *usual)))[:8]:
+        if "\n" not in text and ".setter" not in text:
+            yield (node.start_byte - len(indent), node.start_byte - len(indent), f"{indent}{text}\n")
+
+
 def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """A statement of another branch of the function once more, here."""
     place = _line_cut(node, file)
