@@ -8,7 +8,7 @@ from cloister.repair.api import Candidate, Failure, Suspect, applied
 from cloister.repair.candidates import candidates, pairs
 from cloister.repair.rules.api import Facts, facts_of
 from cloister.repair.rules.table import RULES
-from cloister.repair.suite import suite_of
+from cloister.repair.suite import in_place_of, script_of, suite_of
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "boundary of a comparison": ("return a < b", "return a <= b"),
@@ -174,6 +174,9 @@ def test_messages_of_failures_become_values_and_exceptions() -> None:
         ("uv run pytest", ("uv", "run", "python", "-c")),
         ("python -m unittest discover -s tests", ("python", "-c")),
         ("node --test", ("node", "-e")),
+        ("npx jest --ci", ("node", "-e")),
+        ("node_modules/.bin/mocha test", ("node", "-e")),
+        ("cd web && vitest run", ("node", "-e")),
     ],
 )
 def test_a_test_command_names_its_interpreter(command: str, launch: tuple[str, ...]) -> None:
@@ -187,3 +190,12 @@ def test_a_test_command_names_its_interpreter(command: str, launch: tuple[str, .
 )
 def test_other_commands_are_not_driven(command: str) -> None:
     assert suite_of(command) is None
+
+
+def test_a_script_of_a_package_stands_for_its_command() -> None:
+    assert [
+        script_of(one) for one in ("npm test", "npm run unit", "cd web && yarn test", "npm ci", "pytest")
+    ] == [*("test", "unit", "test", "ci", None)]
+    found = suite_of(in_place_of("cd web && npm test", "vitest run"))
+    assert found is not None
+    assert (found.folder, found.runner, found.args) == ("web", "vitest", ())

@@ -10,6 +10,7 @@ from itertools import islice
 from typing import NamedTuple
 
 import anyio
+import msgspec
 from anyio import to_thread
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
@@ -31,7 +32,8 @@ from cloister.agent.repair.words import (
     summary,
 )
 from cloister.agent.tools.files import WRITE
-from cloister.core.errors import UserError, sole
+from cloister.core.computer import Computer
+from cloister.core.errors import CloisterError, UserError, sole
 from cloister.core.events import (
     AttemptEnded,
     CandidatesTried,
@@ -54,7 +56,7 @@ from cloister.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, 
 from cloister.repair.candidates import Ordered, candidates
 from cloister.repair.choose import enough
 from cloister.repair.rules.api import facts_of
-from cloister.repair.suite import Suite, suite_of
+from cloister.repair.suite import Suite, in_place_of, script_of, suite_of
 from cloister.repair.trials import Trials
 
 _BATCH_SECONDS = 4.0
@@ -113,7 +115,7 @@ class RepairHarness:
     async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
         await evidence.baseline_ready()
         search = _Search(place, evidence)
-        suite, why = _suite(evidence)
+        suite, why = await _suite(evidence, place.computer)
         if suite is None:
             # Without a failing test the untouched base may be all that was asked for.
             return await search.unchanged(why) if why == NO_TEST else Unfinished("red", why)
@@ -129,21 +131,34 @@ class RepairHarness:
             raise cause from None
 
 
-def _suite(evidence: Evidence) -> tuple[Suite | None, str]:
+async def _suite(evidence: Evidence, computer: Computer) -> tuple[Suite | None, str]:
     """The test command to search with, or why there is none."""
     red = [diagnosis for diagnosis in evidence.baseline if diagnosis.failing]
-    for diagnosis in red:
-        if (suite := suite_of(diagnosis.check)) is not None:
+    # Without a failing test, a check may fail before any test runs: an import error of the product.
+    bad = red or [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
+    for diagnosis in bad:
+        if (suite := suite_of(await _resolved(diagnosis.check, computer))) is not None:
             return suite, ""
-    if red:
-        return None, NO_RULES.format(check=one_line(red[0].check, 120))
-    unable = [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
-    for diagnosis in unable:
-        if (suite := suite_of(diagnosis.check)) is not None:
-            return suite, ""  # it may fail before any test runs: an import error of the product
-    if unable:
-        return None, NO_RULES.format(check=one_line(unable[0].check, 120))
-    return None, NO_TEST
+    return None, NO_RULES.format(check=one_line(bad[0].check, 120)) if bad else NO_TEST
+
+
+async def _resolved(check: str, computer: Computer) -> str:
+    """What `npm test` and the like run."""
+    name = script_of(check)
+    if name is None:
+        return check
+    folder = check[3:].split("&&")[0].strip() + "/" if check.startswith("cd ") else ""
+    try:
+        package = await computer.read(f"{folder}package.json", limit_bytes=1_000_000)
+        return in_place_of(check, msgspec.json.decode(package, type=_Package).scripts.get(name, check))
+    except (CloisterError, msgspec.MsgspecError):
+        return check
+
+
+class _Package(msgspec.Struct):
+    """What a search reads of a package.json."""
+
+    scripts: dict[str, str] = {}
 
 
 class _Search:
