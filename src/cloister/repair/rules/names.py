@@ -30,7 +30,7 @@ entries|sorted reversed list set tuple|union intersection difference|ceil floor 
 unshift push|appendleft append|split rsplit splitlines|HasPrefix HasSuffix Contains|ToLower ToUpper|setdefault get|encode
 decode|first last|left right|start end|before after|lower upper|width height|x y|row column|min_value max_value|every some
 filter|floor ceil round|isalpha isdigit isalnum isnumeric|bisect_left bisect_right|islice takewhile dropwhile|remove discard
-add|next prev|head tail|incoming outgoing|parent child|heappush heappop|isinstance issubclass|hasattr getattr"""
+add|match fullmatch search|next prev|head tail|incoming outgoing|parent child|heappush heappop|isinstance issubclass|hasattr getattr"""
 PARTNERS: dict[str, tuple[str, ...]] = {}
 for _group in _GROUPS.replace("\n", " ").split("|"):
     for _name in _group.split():
