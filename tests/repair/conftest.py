@@ -69,6 +69,14 @@ def node() -> str:
     return found
 
 
+@pytest.fixture
+def go() -> str:
+    found = shutil.which("go")
+    if found is None:
+        pytest.skip("go cannot be fetched here")
+    return found
+
+
 @pytest.fixture(scope="session")
 def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The runners of scripts, from the registry."""

@@ -177,6 +177,14 @@ def test_messages_of_failures_become_values_and_exceptions() -> None:
         ("npx jest --ci", ("node", "-e")),
         ("node_modules/.bin/mocha test", ("node", "-e")),
         ("cd web && vitest run", ("node", "-e")),
+        (
+            "go test ./...",
+            (
+                "/bin/sh",
+                "-c",
+                'd=$(mktemp -d) && printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"',
+            ),
+        ),
     ],
 )
 def test_a_test_command_names_its_interpreter(command: str, launch: tuple[str, ...]) -> None:

@@ -15,6 +15,7 @@ _ENDINGS: dict[Language, tuple[str, ...]] = {
 _TEST_FOLDERS = frozenset(("test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "fixtures"))
 _SHEBANG = 'exec $(sed -n "1s/^#!//p" "$(command -v pytest)") -c "$0"'
 """Plain `pytest` runs with the interpreter of its script."""
+_GO = 'd=$(mktemp -d) && printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"'
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -23,7 +24,7 @@ class Suite(msgspec.Struct, frozen=True):
     command: str
     language: Language
     runner: str
-    """`pytest`, `unittest`, `node`, `mocha`, `jest` or `vitest`."""
+    """`pytest`, `unittest`, `node`, `mocha`, `jest`, `vitest` or `go`."""
     launch: tuple[str, ...] = ()
     """What starts the interpreter; the worker's program is the next argument."""
     args: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ def suite_of(command: str) -> Suite | None:
     while words and "=" in words[0] and words[0].split("=")[0].isidentifier():
         name, _, value = words.pop(0).partition("=")
         env[name] = value
-    found = _python(words) or _script(words)
+    found = _python(words) or _script(words) or _go(words)
     if found is None:
         return None
     return msgspec.structs.replace(found, command=command, env=env, folder=folder)
@@ -87,6 +88,18 @@ def _script(words: list[str]) -> Suite | None:
         args = [word for word in words[start + 1 :] if word not in ("run", "--coverage", "--watch", "--run")]
         return Suite("", "script", names[start], ("node", "-e"), tuple(args))
     return None
+
+
+def _go(words: list[str]) -> Suite | None:
+    if words[:2] != ["go", "test"]:
+        return None
+    return Suite(
+        "",
+        "go",
+        "go",
+        ("/bin/sh", "-c", _GO),
+        tuple(word for word in words[2:] if word not in ("-v", "-json")),
+    )
 
 
 def script_of(command: str) -> str | None:

@@ -89,6 +89,7 @@ Stages = Sequence[tuple[Sequence[str], float, float]]
 _PROGRAMS: dict[Language, tuple[str, ...]] = {
     "python": ("python_probes.py", "python_runners.py", "python_worker.py"),
     "script": ("script_worker.cjs",),
+    "go": ("go_worker.go",),
 }
 
 

@@ -47,17 +47,23 @@ function copy() {
 
 const escaped = (name) => name.replace(/[.*+?^${}()|[\]\\/]/g, "\\$&");
 const bin = (...parts) => path.join(tree, "node_modules", ...parts);
+// The program of a runner: that of the repository, else one of the machine.
+function program(...parts) {
+  if (fs.existsSync(bin(...parts))) return bin(...parts);
+  const known = (process.env.PATH || "").split(":").map((folder) => path.join(folder, parts[0])).find((file) => fs.existsSync(file));
+  return known ? fs.realpathSync(known) : bin(...parts);
+}
 
 // The arguments of node for each runner; `out` is the file of its report.
 const COMMANDS = {
   node: ({ names, files }) => ["--test", `--test-reporter=${reporter}`, "--max-old-space-size=1024",
     ...(names || []).map((name) => `--test-name-pattern=/^${escaped(name)}$/`), ...(files || given)],
-  mocha: ({ names, files, out }) => [bin("mocha", "bin", "mocha.js"), "--reporter", "json", "--reporter-option", `output=${out}`,
+  mocha: ({ names, files, out }) => [program("mocha", "bin", "mocha.js"), "--reporter", "json", "--reporter-option", `output=${out}`,
     ...pattern("--grep", names), ...(files || given)],
-  jest: ({ names, files, out, coverage }) => [bin("jest", "bin", "jest.js"), "--json", `--outputFile=${out}`, "--runInBand", "--ci",
+  jest: ({ names, files, out, coverage }) => [program("jest", "bin", "jest.js"), "--json", `--outputFile=${out}`, "--runInBand", "--ci",
     ...pattern("--testNamePattern", names), ...(coverage ? ["--coverage", "--coverageReporters=json", `--coverageDirectory=${coverage}`] : ["--coverage=false"]),
     ...(files ? ["--runTestsByPath", ...files] : given)],
-  vitest: ({ names, files, out, coverage }) => [bin("vitest", "vitest.mjs"), "run", "--reporter=json", `--outputFile=${out}`,
+  vitest: ({ names, files, out, coverage }) => [program("vitest", "vitest.mjs"), "run", "--reporter=json", `--outputFile=${out}`,
     ...pattern("--testNamePattern", names),
     ...(coverage && (fs.existsSync(bin("@vitest", "coverage-v8")) || fs.existsSync(bin("@vitest", "coverage-istanbul")))
       ? ["--coverage.enabled", "--coverage.reporter=json", `--coverage.reportsDirectory=${coverage}`] : []), ...(files || given)],
