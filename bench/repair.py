@@ -65,7 +65,8 @@ async def search(
             with anyio.move_on_at(scope.deadline - 2):
                 async for trial in trials.over(ordered, sources):
                     tried += 1
-                    plausible += [trial] if trial.plausible else []
+                    # The evidence refuses a patch that leaves a failing test.
+                    plausible += [trial] if trial.plausible and not trial.partial else []
                     if enough(tried, plausible):
                         break
             if not plausible:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import anyio
 import msgspec
 from anyio import to_thread
+from msgspec.structs import replace
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, Unfinished, Workplace
@@ -65,6 +66,7 @@ _SHOW_SECONDS = 0.1
 _NEAR_MISSES = 5
 """Candidates that repaired the failing tests and broke others: the log has the first of them."""
 _NAMES, _NAME_CHARS = 20, 400
+_ANY = 1_000_000
 _LOCALISE_SHARE = 0.3
 """Of the time that is left."""
 
@@ -209,14 +211,19 @@ class _Search:
         known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
         plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
         self._at, self._count = self._known.tried, len(known)
+        fewest = min((body.left for body in self._known.found if body.left), default=_ANY)
 
         async def explore() -> bool:
+            nonlocal fewest
             async with aclosing(trials.over(islice(ordered, self._at, None), sources)) as results:
                 async for trial in results:
                     self._at = trial.candidate.number + 1
-                    self._count += trial.plausible
-                    await self._tried(trial, self._count)
-                    if trial.plausible:
+                    # Of patches that leave failing tests, only one that leaves fewer than those before it counts.
+                    counts = trial.plausible and not (trial.partial and len(trial.still_red) >= fewest)
+                    fewest = len(trial.still_red) if counts and trial.partial else fewest
+                    self._count += counts
+                    await self._tried(trial if counts else replace(trial, plausible=False), self._count)
+                    if counts:
                         plausible[self._at] = trial
                     if enough(self._at, plausible.values()):
                         break
