@@ -207,3 +207,8 @@ def test_a_script_of_a_package_stands_for_its_command() -> None:
     found = suite_of(in_place_of("cd web && npm test", "vitest run"))
     assert found is not None
     assert (found.folder, found.runner, found.args) == ("web", "vitest", ())
+
+
+def test_braces_in_the_source_are_no_placeholders() -> None:
+    source = module("return f'{self.a}{0}' + a['{b}'].c + f('{}')")
+    assert len(changes("m.py", source)) > 50

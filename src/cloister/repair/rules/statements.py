@@ -62,7 +62,7 @@ def guard(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 
 def _guarded(condition: str, statement: str, indent: str, file: File) -> str:
-    lines = file.words.guard.format(condition, statement).format(indent)
+    lines = file.words.guard.format(condition, statement, indent)
     return f"{indent}{lines}{file.words.end if '{' not in lines else ''}\n"
 
 
