@@ -23,6 +23,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "change": {
         "diff": "the change as a diff",
         "apply": "put it into a repository",
+        "pr": "open a pull request",
         "compare": "two runs side by side",
         "receipt": "what the run touched",
         "rm": "delete files of old runs",
@@ -36,6 +37,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "ps": "list runs",
         "watch": "show a run live",
         "log": "every event of a run",
+        "why": "the turn behind a line",
         "tree": "its attempts, save points",
         "budget": "limits and spending",
     },
@@ -50,6 +52,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "doctor": "can a run start here?",
         "serve": "the server of this machine",
         "model": "local models; switch a run",
+        "forge": "check a forge's token",
     },
 }
 """Group → command → what it does, in at most 27 characters."""

@@ -17,6 +17,7 @@ COMMANDS = {
     "interrupt": "watch:interrupt",
     "log": "result:log",
     "diff": "result:diff",
+    "why": "result:why",
     "apply": "result:apply",
     "pr": "result:pr",
     "tree": "branch:tree",

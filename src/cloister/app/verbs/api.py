@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
@@ -229,6 +230,11 @@ class RunVerbs(Protocol):
     @needs("viewer", "GET runs/{run}/diff", seconds=SLOW_SECONDS)
     async def diff(self, run: str, attempt: int | None = None) -> str:
         """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
+        ...
+
+    @needs("viewer", "GET runs/{run}/why", seconds=SLOW_SECONDS)
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        """The turn that wrote one line of the result. Raises `UserError` (`no_change`, `no_such_line`, `run_removed`)."""
         ...
 
     @needs("viewer", "GET runs/{run}/tree")

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
@@ -212,6 +213,12 @@ class LocalRuns(Group):
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
+
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        from cloister.runs.attempts.why import why
+
+        events = await self._events(run)
+        return await why(await self._parts.repositories.open(events[0].run), events, path, line)
 
     async def tree(self, run: str) -> TreeView:
         from cloister.runs.attempts.tree import tree
