@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from cloister.app import default_data_dir
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import UserError, describe
 from cloister.core.model_config import ModelRoutes, check_routes
@@ -151,15 +152,6 @@ class Settings(msgspec.Struct, frozen=True):
     def log_path(self) -> Path:
         """The file of the log and the audit."""
         return self.data_dir / "cloister.db"
-
-
-def default_data_dir(env: Mapping[str, str]) -> Path:
-    if chosen := env.get("CLOISTER_DATA_DIR"):
-        return Path(chosen).expanduser().absolute()
-    if os.geteuid() == 0:
-        return Path("/var/lib/cloister")
-    base = env.get("XDG_DATA_HOME") or str(Path(env.get("HOME", "/")) / ".local" / "share")
-    return Path(base) / "cloister"
 
 
 def _read_file(path: Path, *, required: bool) -> FileSettings:

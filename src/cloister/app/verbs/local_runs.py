@@ -117,7 +117,7 @@ class LocalRuns(Group):
     ) -> tuple[Event, ...]:
         if attempt is None:
             return await self._read(await self._log.resolve(run), after, limit)
-        from cloister.runs.delivery import attempt_log
+        from cloister.runs.attempts.work import attempt_log
 
         found = attempt_log(await self._events(run), attempt)
         return tuple(event for event in found if event.seq > after)[:limit]
@@ -209,7 +209,7 @@ class LocalRuns(Group):
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
-        from cloister.runs.delivery import run_diff
+        from cloister.runs.attempts.work import run_diff
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
@@ -247,7 +247,8 @@ class LocalRuns(Group):
         from cloister.app.forges import address_at_forge
         from cloister.policy.api import PushAction
         from cloister.policy.decide import Decider
-        from cloister.runs.delivery import delivery, last_result, propose
+        from cloister.runs.attempts.work import last_result
+        from cloister.runs.delivery import delivery, propose
         from cloister.runs.run_rules import run_layer
 
         events = await self._events(run)

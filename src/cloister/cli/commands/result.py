@@ -82,7 +82,7 @@ def _git(repo: Path, *args: str) -> str:
 
 def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> None:
     """Print the changes of a run, or of one attempt, as a unified diff."""
-    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt))
+    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt), quick=True)
     if not text:
         put(f"{run} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
@@ -121,7 +121,7 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Print the log of a run: every event with its number, in full."""
-    events = perform(ctx, lambda verbs: verbs.runs.events(run, after, attempt=attempt), only_log=True)
+    events = perform(ctx, lambda verbs: verbs.runs.events(run, after, attempt=attempt), quick=True)
     if as_json:
         put_json(*events)
         return
@@ -329,7 +329,7 @@ RunOrNone = Annotated[
 
 def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -> None:
     """Show limits and spending, level by level."""
-    accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), only_log=True).accounts
+    accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), quick=True).accounts
     if as_json:
         put_json(*accounts)
     elif not accounts:
