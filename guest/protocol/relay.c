@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <net/if.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +104,7 @@ static struct relay *add(int slot, uint32_t id, int fd)
 
 static void accept_one(void)
 {
-    int slot = free_slot(0, MAX_OUT);
+    int slot = free_slot(0, MAX_OUT), one = 1;
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0)
         return;
@@ -111,6 +112,8 @@ static void accept_one(void)
         close(fd);
         return;
     }
+    /* A reply in two pieces must not wait for the program's delayed acknowledgement of the first. */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     add(slot, next_id, fd);
     out_frame(OPEN, next_id++, NULL, 0);
 }

@@ -16,7 +16,8 @@ ROOT: Any = typer.main.get_command(app)
 
 def options(command: object) -> set[str]:
     parameters: list[Any] = getattr(command, "params")  # noqa: B009  (its class is not public)
-    return {name for parameter in parameters for name in parameter.opts if name.startswith("--")}
+    names = (name for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts))
+    return {name for name in names if name.startswith("--")}
 
 
 def commands(command: object) -> dict[str, object]:

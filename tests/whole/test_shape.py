@@ -11,8 +11,8 @@ SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
 MAX_TOP_ENTRIES = 17
 """The packages of the product, which docs/architecture.md lists, and their tests."""
-MAX_FILES, MAX_PACKAGE_LINES = 410, 10_560
-MAX_LINES = 80_340
+MAX_FILES, MAX_PACKAGE_LINES = 431, 10_560
+MAX_LINES = 84_000
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",

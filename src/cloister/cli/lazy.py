@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperGroup
 from typer.models import TyperInfo
 
+from cloister.cli.quick import screen
+
 COMMANDS = {
     "run": "run:run",
     "ps": "watch:ps",
@@ -17,7 +19,9 @@ COMMANDS = {
     "interrupt": "watch:interrupt",
     "log": "result:log",
     "diff": "result:diff",
+    "why": "result:why",
     "apply": "result:apply",
+    "pr": "result:pr",
     "tree": "branch:tree",
     "fork": "branch:fork",
     "rewind": "branch:rewind",
@@ -33,6 +37,7 @@ COMMANDS = {
     "init": "env:init",
     "model": "model:app",
     "policy": "policy:app",
+    "forge": "result:forge",
     "token": "token:app",
     "serve": "serve:serve",
     "doctor": "doctor:doctor",
@@ -41,7 +46,10 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The root command."""
+    """The root command. Its help fits a terminal of 80 by 24."""
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        formatter.write(screen())
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return list(COMMANDS)
@@ -58,8 +66,6 @@ def _loaded(name: str) -> Any:
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(import_module(f"cloister.cli.commands.{module}"), attribute)
     if isinstance(found, typer.Typer):
-        from cloister.cli.help import WholeSentences
-
         info = TyperInfo(found, name=name, cls=WholeSentences)
         command = typer.main.get_group_from_info(
             info, pretty_exceptions_short=True, rich_markup_mode=None, suggest_commands=True
@@ -70,3 +76,16 @@ def _loaded(name: str) -> Any:
         command = typer.main.get_command(alone)
     command.name = name
     return command
+
+
+class WholeSentences(TyperGroup):
+    """A group of commands: their descriptions are not cut."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, (command.help or "").strip().partition("\n\n")[0]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

@@ -45,6 +45,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     asked: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
     setup: str = "auto"
+    pull_request: bool | None = None
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -133,6 +134,7 @@ class RunOptions(NamedTuple):
     harness: str | None = None
     seed: int | None = None
     setup: str = "auto"
+    pull_request: bool | None = None
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -161,6 +163,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
         setup=typed(options.setup) if options.setup != "auto" else file.setup,
+        pull_request=file.pull_request if options.pull_request is None else options.pull_request,
         key=file.key,
         harness=options.harness or file.harness,
         seed=file.seed if options.seed is None else options.seed,

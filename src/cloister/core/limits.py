@@ -149,6 +149,9 @@ GIT_SECONDS = 120.0
 FETCH_SECONDS = 1_800.0
 """One fetch of a repository."""
 
+DELIVERY_SECONDS = 3_600.0
+"""How long a run tries to deliver its change to a forge that cannot be reached."""
+
 FETCH_BYTES = 10_737_418_240
 """Packed size of one repository that is fetched from a URL."""
 

@@ -119,6 +119,28 @@ class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     """A variable in the sandbox that holds a placeholder."""
 
 
+ForgeKind = Literal["github", "gitlab", "gitea", "bitbucket", "pagure"]
+
+
+class ForgeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"source": "from"}):
+    """One `[[forge]]` table of the configuration file: a place whose repositories get pull requests."""
+
+    host: str
+    """As in the addresses of its repositories, such as `github.com` or `git.example.org:8443`."""
+    source: str
+    """Where the token is, as in a credential; read on the host only."""
+    kind: ForgeKind | None = None
+    """None: the kind of a well-known host."""
+    api: str | None = None
+    """The address of its API; None: the usual one of this kind."""
+    git: str | None = None
+    """The address that its repositories are below; None: `https://` and the host."""
+    user: str | None = None
+    """The user name that git sends with the token; None: the usual one of this kind."""
+    labels: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
+
+
 CREDENTIAL_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 
 
@@ -199,6 +221,9 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Orders equal candidates of the repair harness: the same seed repeats the same search."""
     setup: str = "auto"
     """How the environment is set up: `auto` as detected, `off`, or a command line in place of the detected ones."""
+    pull_request: bool | None = None
+    """Open a pull request with the change. None: if the repository's address is at a forge of the settings. True: also
+    for a directory, at the forge of its remote `origin`."""
 
 
 class ToolCall(msgspec.Struct, frozen=True):

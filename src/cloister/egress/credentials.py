@@ -91,11 +91,7 @@ def read_credentials(entries: tuple[CredentialEntry, ...], source: str) -> tuple
 def _read(entry: CredentialEntry) -> Credential:
     if not NAME.fullmatch(entry.name):
         raise ValueError("a name consists of letters and digits, and . _ - after the first character")
-    kind, colon, where = entry.source.partition(":")
-    if not colon or not where.strip() or kind not in _KINDS:
-        raise ValueError("from is env:VARIABLE, file:PATH, command:PROGRAM ARGUMENT… or keyring:SERVICE/USER")
-    if kind == "keyring" and "/" not in where:
-        raise ValueError("write a keyring entry as keyring:SERVICE/USER")
+    source = _source(entry.source)
     if entry.header is not None and entry.basic is not None:
         raise ValueError("give a header or a basic user, not both")
     if entry.env is not None and not _VARIABLE.fullmatch(entry.env):
@@ -107,7 +103,7 @@ def _read(entry: CredentialEntry) -> Credential:
     host = normal_host(entry.host)
     return Credential(
         entry.name,
-        Source(kind, where.strip()),  # pyright: ignore[reportArgumentType] - one of _KINDS
+        source,
         host,
         entry.port,
         tuple(_pattern(m, host, entry.port, p) for m in entry.methods for p in entry.paths),
@@ -115,6 +111,20 @@ def _read(entry: CredentialEntry) -> Credential:
         entry.basic,
         entry.env,
     )
+
+
+def _source(text: str) -> Source:
+    kind, colon, where = text.partition(":")
+    if not colon or not where.strip() or kind not in _KINDS:
+        raise ValueError("from is env:VARIABLE, file:PATH, command:PROGRAM ARGUMENT… or keyring:SERVICE/USER")
+    if kind == "keyring" and "/" not in where:
+        raise ValueError("write a keyring entry as keyring:SERVICE/USER")
+    return Source(kind, where.strip())  # pyright: ignore[reportArgumentType] - one of _KINDS
+
+
+def token_source(host: str, source: str) -> Credential:
+    """The token of a forge, for a `Vault`; no request of a sandbox gets it. Raises `ValueError`."""
+    return Credential(f"forge {host}", _source(source), host, 443, ())
 
 
 def _pattern(method: str, host: str, port: int, path: str) -> RequestPattern:

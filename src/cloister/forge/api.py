@@ -37,6 +37,12 @@ class Proposal(msgspec.Struct, frozen=True):
     """The note of `commit`: the run's receipt as Markdown."""
     previous: str | None = None
     """The commit of this run that an earlier round delivered. A branch that still ends there is fast-forwarded."""
+    onto: str | None = None
+    """The branch that the run started from, which a pull request goes to; None: the forge's default branch."""
+    page: str = ""
+    """The text of a pull request as Markdown; empty: the body of the message."""
+    draft: bool = False
+    """True if a pull request is not yet ready for review."""
 
     @property
     def title(self) -> str:

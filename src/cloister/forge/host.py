@@ -15,7 +15,6 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -25,6 +24,7 @@ from cloister.core.text import decode, one_line
 from cloister.forge import _spawn
 from cloister.forge._spawn import Result, Spec, Who
 from cloister.forge.api import Removed
+from cloister.system import in_thread
 from cloister.system.locks import lock, lock_within
 
 _OID = re.compile(r"[0-9a-f]{40}")
@@ -111,12 +111,17 @@ def own_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
     return {"PATH": _path(known), **_OWN, **_ALWAYS, **_configured(_SETTINGS)}
 
 
-def person_env(known: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment for remote URLs, which need a person's own configuration and credentials."""
+def person_env(
+    known: Mapping[str, str] | None = None, more: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment for remote URLs, which need a person's own configuration and credentials.
+
+    `more` are settings for this call, such as the header with a token.
+    """
     kept = (_spawn.inherited() if known is None else known).items()
     env = {key: value for key, value in kept if key in _KEPT_GIT or not key.startswith("GIT_")}
     # One pack, which has a limit, instead of any number of files.
-    settings = _configured({**_SETTINGS, "fetch.unpackLimit": "1"})
+    settings = _configured({**_SETTINGS, "fetch.unpackLimit": "1", **(more or {})})
     return {**env, **_ALWAYS, "GIT_ALLOW_PROTOCOL": "file:https:http:ssh:git", **settings}
 
 
@@ -172,26 +177,54 @@ async def without_filters(checkout: Checkout, *args: str) -> Result:
     return await _spawn.run(msgspec.structs.replace(spec, env=checkout_env(checkout.who, names)))
 
 
-async def list_remote(bare: Path, url: str, *names: str, known: Mapping[str, str] | None) -> Result:
+async def list_remote(
+    bare: Path,
+    url: str,
+    *names: str,
+    known: Mapping[str, str] | None,
+    settings: Mapping[str, str] | None = None,
+) -> Result:
     """The refs called `names` at a URL, with the credentials of the environment `known`."""
     args = ("ls-remote", "--symref", "--", url, *names)
     spec = _bare_spec(bare, args, limits.GIT_SECONDS, memory_bytes=limits.LISTING_MEMORY_BYTES)
-    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)))
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known, settings)))
+
+
+async def push_remote(
+    bare: Path,
+    url: str,
+    refspec: str,
+    expected: str,
+    *,
+    known: Mapping[str, str] | None,
+    settings: Mapping[str, str],
+) -> Result:
+    """Push `commit:ref` if the ref is still at `expected` there; empty: if it does not exist."""
+    lease = f"--force-with-lease={refspec.partition(':')[2]}:{expected}"
+    args = ("push", "--porcelain", "--no-verify", lease, "--", url, refspec)
+    spec = _bare_spec(bare, args, limits.FETCH_SECONDS)
+    return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known, settings)))
 
 
 async def fetch_remote(
-    bare: Path, url: str, refspec: str, *, known: Mapping[str, str] | None, limit_bytes: int
+    bare: Path,
+    url: str,
+    refspec: str,
+    *,
+    known: Mapping[str, str] | None,
+    limit_bytes: int,
+    settings: Mapping[str, str] | None = None,
 ) -> Result:
     """Fetch from a URL with the credentials of `known`. A pack over `limit_bytes` is cut off, and the result `cut`."""
     args = (*FETCH, "--", url, refspec)
     spec = _bare_spec(bare, args, limits.FETCH_SECONDS, memory_bytes=limits.FETCH_MEMORY_BYTES)
-    spec = msgspec.structs.replace(spec, env=person_env(known), file_bytes=limit_bytes)
+    spec = msgspec.structs.replace(spec, env=person_env(known, settings), file_bytes=limit_bytes)
     largest = 0
     try:
         result = await _spawn.run(spec)
     finally:
         with anyio.CancelScope(shield=True):
-            largest = await to_thread.run_sync(_clear_partial_packs, bare)
+            largest = await in_thread(_clear_partial_packs, bare)
     return msgspec.structs.replace(result, cut=True) if largest >= limit_bytes else result
 
 
@@ -329,7 +362,7 @@ class LocalRepositories:
         return False
 
     async def remove(self, run: RunId, who: str) -> Removed:
-        return await to_thread.run_sync(_remove, bare_repository(self._data_dir, run), who)
+        return await in_thread(_remove, bare_repository(self._data_dir, run), who)
 
 
 def bare_repository(data_dir: Path, run: RunId) -> Path:

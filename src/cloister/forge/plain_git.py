@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -16,6 +15,7 @@ from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must
+from cloister.system import in_thread
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
@@ -29,13 +29,18 @@ class PlainGit:
     """Implements `Forge` for paths and for URLs without any forge's API."""
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, *, fetch_bytes: int = limits.FETCH_BYTES
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        fetch_bytes: int = limits.FETCH_BYTES,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own.
 
-        `fetch_bytes` is the largest pack that a URL may send.
+        `fetch_bytes` is the largest pack that a URL may send. `settings` are git's settings for URLs.
         """
         self._environment = environment
+        self._settings = settings
         self._fetch_bytes = fetch_bytes
         self._notes = anyio.Lock()
 
@@ -43,15 +48,17 @@ class PlainGit:
         _check_text(repo, ref)
         if is_url(repo):
             return await self._fetch_url(repo, ref, into)
-        checkout = await to_thread.run_sync(find_checkout, repo)
+        checkout = await in_thread(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
 
     async def _fetch_url(self, url: str, ref: str | None, into: Path) -> Base:
         shown = without_userinfo(url)
         await host.ensure_bare(into)
-        source, branch = await _name_at(url, ref, into, self._environment)
+        source, branch = await self._name_at(url, ref, into)
         refspec, most = f"+{source}:{BASE_REF}", self._fetch_bytes
-        fetched = await host.fetch_remote(into, url, refspec, known=self._environment, limit_bytes=most)
+        fetched = await host.fetch_remote(
+            into, url, refspec, known=self._environment, limit_bytes=most, settings=self._settings
+        )
         if fetched.cut:
             raise UserError(
                 "repository_too_large", f"{shown} sends more than {most >> 20:,} MiB, the limit of one fetch."
@@ -65,11 +72,34 @@ class PlainGit:
             raise _unknown(shown, ref or "HEAD")
         return Base(host.oid(commit.out), branch)
 
+    async def _name_at(self, url: str, ref: str | None, into: Path) -> tuple[str, str | None]:
+        """The full name of `ref` at `url`, and its branch."""
+        if ref is not None and host.is_oid(ref):
+            return ref, None
+        wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
+        listed = await host.list_remote(into, url, *wanted, known=self._environment, settings=self._settings)
+        shown = without_userinfo(url)
+        if not listed.ok:
+            raise _fetch_failed(shown, listed)
+        lines = [line.split("\t") for line in decode(listed.out).splitlines()]
+        names = {
+            fields[1]: fields[0] for fields in lines if len(fields) == 2 and not fields[0].startswith("ref: ")
+        }
+        heads = [fields[0].removeprefix("ref: ") for fields in lines if fields[0].startswith("ref: ")]
+        name = next((name for name in wanted if name in names), None)
+        if name is None and ref is None:
+            raise UserError("empty_repository", f"{shown} has no commits yet: push something first.")
+        if name is None:
+            raise _unknown(shown, ref or "HEAD")
+        full = heads[0] if ref is None and heads else name
+        branch = full.removeprefix("refs/heads/") if full.startswith("refs/heads/") else None
+        return name, branch
+
     async def deliver(self, proposal: Proposal) -> Delivered | None:
         _check_text(proposal.repository, proposal.branch)
         if is_url(proposal.repository):
             return None
-        checkout = await to_thread.run_sync(find_checkout, proposal.repository)
+        checkout = await in_thread(find_checkout, proposal.repository)
         copied = await host.copy_out(proposal.bare, proposal.commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
@@ -118,6 +148,13 @@ def find_checkout(repo: str) -> Checkout:
         "no_repository",
         f"{given} is not a git repository: run `git init` and commit first, or give a git URL.",
     )
+
+
+async def origin_of(repo: str) -> str | None:
+    """The address of the remote `origin` of a directory's repository; None without one."""
+    checkout = await in_thread(find_checkout, repo)
+    found = await in_checkout(checkout, "config", "--get", "remote.origin.url")
+    return (decode(found.out).strip() or None) if found.ok else None
 
 
 def _exists(path: Path) -> bool:
@@ -219,32 +256,6 @@ def _count_entries(listing: bytes) -> int:
         count += 1
         skip = b"R" in field[:2] or b"C" in field[:2]
     return count
-
-
-async def _name_at(
-    url: str, ref: str | None, into: Path, known: Mapping[str, str] | None
-) -> tuple[str, str | None]:
-    """The full name of `ref` at `url`, and its branch."""
-    if ref is not None and host.is_oid(ref):
-        return ref, None
-    wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
-    listed = await host.list_remote(into, url, *wanted, known=known)
-    shown = without_userinfo(url)
-    if not listed.ok:
-        raise _fetch_failed(shown, listed)
-    lines = [line.split("\t") for line in decode(listed.out).splitlines()]
-    names = {
-        fields[1]: fields[0] for fields in lines if len(fields) == 2 and not fields[0].startswith("ref: ")
-    }
-    heads = [fields[0].removeprefix("ref: ") for fields in lines if fields[0].startswith("ref: ")]
-    name = next((name for name in wanted if name in names), None)
-    if name is None and ref is None:
-        raise UserError("empty_repository", f"{shown} has no commits yet: push something first.")
-    if name is None:
-        raise _unknown(shown, ref or "HEAD")
-    full = heads[0] if ref is None and heads else name
-    branch = full.removeprefix("refs/heads/") if full.startswith("refs/heads/") else None
-    return name, branch
 
 
 def _fetch_failed(shown: str, result: Result) -> OutsideError:

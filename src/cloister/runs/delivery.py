@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 from anyio import to_thread
 
-from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
+from cloister.core import limits
+from cloister.core.addresses import without_userinfo
 from cloister.core.diagnosis import Comparison, statement
-from cloister.core.errors import CloisterError, HostError, UserError
+from cloister.core.errors import CloisterError, HostError, OutsideError, UserError
 from cloister.core.events import (
     ActionDecided,
     AttemptEnded,
@@ -21,23 +23,32 @@ from cloister.core.events import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    DeliveryFailed,
     Event,
     RunAdmitted,
-    RunFinished,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, attempts_of, effective, of_attempt, request_of, round_start, seen_by
+from cloister.core.log import (
+    Index,
+    Journal,
+    attempts_of,
+    request_of,
+    round_start,
+)
 from cloister.core.requests import NewRun, SavePointLimits, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
-from cloister.forge import change
-from cloister.forge.api import Proposal, Removed, RunRepositories
+from cloister.forge import Forges, change
+from cloister.forge.api import Delivered, Proposal, Removed, RunRepositories
+from cloister.forge.plain_git import is_url, origin_of
 from cloister.log.api import Backbone, RunRow
 from cloister.log.audit.entry import Checkpoint
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
+from cloister.runs import pull_request
 from cloister.runs.attempts.tree import all_points, point_at
+from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
 
@@ -62,64 +73,9 @@ async def remove_files(repositories: RunRepositories, run: RunId, state: State, 
 _DELIVERED = ("proven", "unbroken", "unproven")
 """Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
-_UNKNOWN = 1_000_000
-"""More failures than any attempt with checks has."""
-
-
-def base_commit(events: Sequence[Event]) -> str | None:
-    """The base of a run; None before it is fetched."""
-    return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
-
-
-def _furthest(events: Sequence[Event]) -> str | None:
-    """The newest save point of the attempt of this round that is furthest: the fewest red, then the earliest."""
-    numbers = attempts_of(events[round_start(events) :])
-    found = [progress(effective(seen_by(events, number)), number) for number in numbers]
-    # An attempt that was stopped, or rewound, counts only if there is no other.
-    kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
-    saved = [one for one in kept if one.commit is not None]
-    furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
-    return furthest.commit if furthest else None
-
-
-def result_commit(events: Sequence[Event]) -> str | None:
-    """The commit that stands for the run's work so far."""
-    start = round_start(events)
-    made = _last_change(events)
-    if made is not None and made[0] > start:
-        return made[1].commit
-    last = events[-1].body
-    if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
-        return attempt_commit(events, last.attempt)
-    return _furthest(events) or (made and made[1].commit)
-
-
-def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
-    """The newest change with the number of its event."""
-    found = ((event.seq, event.body) for event in reversed(events) if isinstance(event.body, ChangeMade))
-    return next(found, None)
-
-
-def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
-    """The last save point of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    so_far = progress(effective(seen_by(events, attempt)), attempt)
-    return so_far.ended.commit if so_far.ended else so_far.commit
-
-
-def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """The events of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    return of_attempt(events, attempt)
-
-
-def _check_known(events: Sequence[Event], attempt: int) -> None:
-    known = attempts_of(events)
-    if attempt not in known:
-        there = ", ".join(map(str, known)) or "none yet"
-        raise UserError(
-            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
-        )
+_FIRST_PAUSE_SECONDS = 2.0
+_LONGEST_PAUSE_SECONDS = 120.0
+"""Between two tries to deliver to a forge that cannot be reached."""
 
 
 async def make_result(
@@ -132,14 +88,14 @@ async def make_result(
     """
     events = journal.events
     base = base_commit(events)
-    saved = winner.commit if winner is not None else _furthest(events)
+    saved = winner.commit if winner is not None else furthest(events)
     if base is None or saved is None:
         return
     request = request_of(events)
     branch = change.branch_name(request.prompt, run)
     start = round_start(events)
-    before = _last_change(events[:start])
-    known = _last_change(events[start:])
+    before = last_change(events[:start])
+    known = last_change(events[start:])
     bare = await services.repositories.open(run)
     previous = before[1].commit if before else base
     if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
@@ -156,16 +112,90 @@ async def make_result(
         await journal.append(made)
     else:
         made = known[1]
-    delivered = any(isinstance(event.body, ChangeDelivered) for event in journal.events[start:])
-    if delivered or winner is None or winner.outcome not in _DELIVERED:
-        return
-    if await _may_deliver(services, journal, winner, request, branch):
-        proposal = Proposal(run, request.repo, base, made.commit, branch, bare, previous=previous)
-        # A stop that comes now must not leave a branch that the log does not have.
-        with anyio.CancelScope(shield=True):
-            sent = await services.forges.at(request.repo).deliver(await change.describe(proposal))
-            if sent is not None:
-                await journal.append(ChangeDelivered(sent.where, sent.branch, sent.receipt))
+    if winner is not None and winner.outcome in _DELIVERED:
+        await _deliver(services, journal, winner, made)
+
+
+async def _deliver(services: "RunServices", journal: Journal, winner: AttemptEnded, made: ChangeMade) -> None:
+    """Bring the change where the request wants it. A forge that does not take it is recorded; the change stays."""
+    events = journal.events
+    done = Index(events[round_start(events) :]).of(ChangeDelivered, DeliveryFailed)
+    for target in (await targets(services.forges, request_of(events)))[len(done) :]:
+        if await _may_deliver(services, journal, winner, target, made.branch):
+            proposal = await propose(services.repositories, journal.events, winner, made, target)
+            try:
+                await _patiently(services.forges, journal, proposal)
+            except OutsideError as error:
+                await journal.append(DeliveryFailed(without_userinfo(target), error.message))
+
+
+def delivery(sent: Delivered) -> ChangeDelivered:
+    """The event of a delivery."""
+    return ChangeDelivered(sent.where, sent.branch, sent.receipt, sent.url or "", sent.number or 0)
+
+
+async def targets(forges: Forges, request: NewRun) -> tuple[str, ...]:
+    """The addresses that the change goes to. Raises `UserError` (`no_forge`)."""
+    hosted = forges.hosted(request.repo)
+    if request.pull_request is False:
+        return () if hosted else (request.repo,)
+    if not request.pull_request or hosted:
+        return (request.repo,)
+    origin = None if is_url(request.repo) else await origin_of(request.repo)
+    if origin is None or forges.hosted(origin) is None:
+        where = without_userinfo(one_line(origin or request.repo, 200))
+        raise UserError(
+            "no_forge",
+            f"There is no forge for {where}: name its host in a [[forge]] table of the settings, or leave out --pr.",
+        )
+    return (request.repo, origin)
+
+
+async def propose(
+    repositories: RunRepositories,
+    events: Sequence[Event],
+    winner: AttemptEnded,
+    made: ChangeMade,
+    target: str,
+) -> Proposal:
+    """The change as it goes to `target`, with the text of a pull request."""
+    run, base = events[0].run, Index(events).last(BaseFixed)
+    before = last_change(events[: round_start(events)])
+    proposal = await change.describe(
+        Proposal(
+            run,
+            target,
+            base.commit if base else "",
+            made.commit,
+            made.branch,
+            await repositories.open(run),
+            previous=before[1].commit if before else base and base.commit,
+            onto=base.branch if base else None,
+            draft=winner.outcome != "proven",
+        )
+    )
+    page = pull_request.page(events, winner, made, proposal.receipt)
+    return msgspec.structs.replace(proposal, page=page)
+
+
+async def _patiently(forges: Forges, journal: Journal, proposal: Proposal) -> None:
+    """Deliver, again and again while the forge cannot be reached. Raises the last `OutsideError`."""
+    deadline = anyio.current_time() + limits.DELIVERY_SECONDS
+    pause = _FIRST_PAUSE_SECONDS
+    while True:
+        try:
+            # A stop that comes now must not leave a branch that the log does not have.
+            with anyio.CancelScope(shield=True):
+                sent = await forges.at(proposal.repository).deliver(proposal)
+                if sent is not None:
+                    await journal.append(delivery(sent))
+                return
+        except OutsideError as error:
+            if not error.retryable or anyio.current_time() + pause > deadline:
+                raise
+            logger.warning("run %s is not delivered yet: %s", proposal.run, error.message)
+        await anyio.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 async def _audit_head(services: "RunServices") -> Checkpoint | None:
@@ -177,10 +207,10 @@ async def _audit_head(services: "RunServices") -> Checkpoint | None:
 
 
 async def _may_deliver(
-    services: "RunServices", journal: Journal, winner: AttemptEnded, request: NewRun, branch: str
+    services: "RunServices", journal: Journal, winner: AttemptEnded, target: str, branch: str
 ) -> bool:
     """True if the rules allow the push. If they ask, a person applies the change."""
-    action = PushAction(request.repo, f"refs/heads/{branch}")
+    action, request = PushAction(target, f"refs/heads/{branch}"), request_of(journal.events)
     untrusted = Provenance(winner.attempt, AttemptJournal(journal, winner.attempt)).untrusted
     decision = Decider(services.run_policy(request)).decide(action, untrusted=untrusted)
     if decision.effect == "allow":
@@ -225,20 +255,6 @@ def _count(comparison: Comparison) -> str:
         else ""
     )
     return f"{comparison.red} red{old}, {comparison.passed} passed"
-
-
-async def run_diff(
-    repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
-) -> str:
-    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
-
-    Raises `UserError` (`no_such_attempt`).
-    """
-    base = base_commit(events)
-    commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
-    if base is None or commit is None or commit == base:
-        return ""
-    return await change.diff(await repositories.open(run), base, commit)
 
 
 # The save points of runs that ended long ago are removed; results stay. A result is the change of each round, the last

@@ -24,6 +24,7 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     ChecksRan,
+    DeliveryFailed,
     Event,
     ModelChosen,
     ModelReplied,
@@ -147,6 +148,10 @@ class RunView(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None if none is."""
     budget_notes: tuple[BudgetNote, ...] = ()
     """Warnings, refusals and extensions of any level that it draws from."""
+    pull_request: str = ""
+    """The page of the pull request with the newest change; empty without one."""
+    not_delivered: str = ""
+    """Why the forge did not take the newest change."""
     rounds: int = 1
     """1, and one more each time a message continued the finished run."""
 
@@ -193,6 +198,8 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         branch=delivered.branch if delivered else change and change.branch,
         commit=change and change.commit,
         delivered_to=delivered and delivered.where,
+        pull_request=delivered.url if delivered else "",
+        not_delivered=_not_delivered(index),
         summary=change and change.summary,
         outcome=finished and finished.outcome,
         reason=_reason(newest),
@@ -200,9 +207,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         isolation=opened and opened.isolation,
         attempts=attempts,
         asks=() if finished else tuple(ask for ask in _open_asks(newest) if ask.deadline > now),
-        messages=tuple(
-            Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived)
-        ),
+        messages=_messages(index),
         stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
         ranking=ranked.scores if ranked else (),
@@ -211,6 +216,10 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
     )
+
+
+def _messages(index: Index) -> tuple[Message, ...]:
+    return tuple(Message(body.text, body.who, event.at) for event, body in index.events(PromptReceived))
 
 
 def _state(newest: Index) -> State:
@@ -232,6 +241,11 @@ def _delivered(index: Index) -> ChangeDelivered | None:
     """Return the delivery of the newest change, if it was delivered."""
     newest = index.last(ChangeMade, ChangeDelivered)
     return newest if isinstance(newest, ChangeDelivered) else None
+
+
+def _not_delivered(index: Index) -> str:
+    newest = index.last(ChangeMade, ChangeDelivered, DeliveryFailed)
+    return newest.reason if isinstance(newest, DeliveryFailed) else ""
 
 
 def red(diagnoses: Sequence[Diagnosis]) -> int:

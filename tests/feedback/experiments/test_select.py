@@ -126,7 +126,7 @@ def test_script_of_a_package_gets_the_files_if_its_runner_is_known(script: str, 
 
 def test_go_runs_only_the_named_tests() -> None:
     names = ["example.com/a::TestA/part", "example.com/a::TestB"]
-    assert only(specify("go test ./..."), ["a_test.go"], names) == "go test -json -run '^(TestA|TestB)$' ."
+    assert only(specify("go test ./..."), ["a_test.go"], names) == "go test -json -run 'TestA|TestB' ."
 
 
 @pytest.mark.parametrize(

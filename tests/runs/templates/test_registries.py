@@ -1,4 +1,4 @@
-"""A registry that a repository names leads skopeo to further addresses: none of this machine is reached."""
+"""A registry leads skopeo to further addresses: none of this machine is reached, whoever named the registry."""
 
 import json
 import os
@@ -9,17 +9,18 @@ from pathlib import Path
 import anyio
 import pytest
 from anyio.abc import ByteStream, SocketStream
-from tests.egress.world import PUBLIC, World, listening, over_tls, read_until
+from tests.egress.world import PUBLIC, World, listening, over_tls
 
 from cloister.core.errors import HostError
 from cloister.core.requests import Quota
+from cloister.egress.rules import Outside
 from cloister.forge import Forges
 from cloister.runs.images.registries import judged_network
 from cloister.runs.templates import Workshop
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates import oci
 from cloister.sandbox.templates.building import Build
-from cloister.sandbox.templates.recipes import Devcontainer, Oci
+from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci
 from cloister.testing.samples import SampleRepo, busybox, layer, layout, push
 
 pytestmark = pytest.mark.anyio
@@ -49,8 +50,10 @@ async def canary() -> AsyncGenerator[tuple[int, list[str]]]:
 
 def answering(answer: Callable[[bytes], bytes]) -> Callable[[ByteStream], Awaitable[None]]:
     async def serve(stream: ByteStream) -> None:
-        head = await read_until(stream, b"\r\n\r\n")
-        await stream.send(answer(head.partition(b"\r\n")[0]))
+        async with stream:
+            head = await stream.receive()
+            if head[:1].isalpha():  # a client tries TLS first
+                await stream.send(answer(head.partition(b"\r\n")[0]))
 
     return serve
 
@@ -99,7 +102,7 @@ async def test_neither_a_token_server_nor_a_redirect_leads_to_this_machine(
             reply("307 Temporary Redirect", b"", f"Location: {at}") if b"/blobs/" in line else reply("200 OK")
         )
 
-    for answer in (asks_for_a_token, redirects):
+    for answer, named in ((asks_for_a_token, ""), (redirects, "docker://reg.test/tool:v1")):
         seen: list[bytes] = []
 
         def heard(line: bytes, answer: Callable[[bytes], bytes] = answer, seen: list[bytes] = seen) -> bytes:
@@ -113,7 +116,7 @@ async def test_neither_a_token_server_nor_a_redirect_leads_to_this_machine(
             world.listeners |= dict.fromkeys(set(addresses) - {PUBLIC}, port)
         async with listening(over_tls(world, "reg.test", answering(heard))) as listener:
             world.has("reg.test", listener)
-            async with judged_network(work.note, world.outside) as network:
+            async with judged_network(work.note, world.outside, named=named) as network:
                 with pytest.raises(HostError):
                     await oci.fetch(
                         work, "docker://reg.test/tool:v1", work.home / "image", tls=False, network=network
@@ -162,17 +165,63 @@ async def test_the_namespace_has_nothing_but_the_proxy_and_this_process_stays_wh
         pass
 
 
-async def test_only_what_a_repository_chose_is_downloaded_that_way(
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.9.9.9", "LOCALHOST", "here.test"])
+async def test_a_registry_of_this_machine_that_the_operator_names_leads_nowhere_else(
+    work: Build, canary: tuple[int, list[str]], host: str
+) -> None:
+    port, visits = canary
+    asked: list[bytes] = []
+
+    def answer(line: bytes) -> bytes:
+        asked.append(line)
+        return reply("307 Temporary Redirect", b"", f"Location: http://127.0.0.1:{port}/x")
+
+    async def dial(address: str, number: int) -> ByteStream:
+        return await anyio.connect_tcp("127.0.0.1", number)
+
+    async def resolve(name: str, number: int) -> list[str]:
+        return ["127.0.0.1"]
+
+    outside = Outside(resolve, dial)
+    async with listening(answering(answer)) as number:
+        image = f"docker://{host}:{number}/tool:v1"
+        for named in (image, ""):
+            asked.clear()
+            async with judged_network(work.note, outside, named=named) as network:
+                with pytest.raises(HostError):
+                    await oci.resolve(work, image, tls=False, network=network)
+            assert bool(asked) == bool(named)
+    assert visits == []
+
+
+async def test_an_image_of_a_registry_on_this_machine_is_downloaded(
+    work: Build, registry: str, tmp_path: Path
+) -> None:
+    image = layout(tmp_path / "made", layer(*busybox()), Env=["PATH=/bin", "FROM_IMAGE=yes"])
+    push(image, "--dest-tls-verify=false", f"docker://{registry}/some/tool:v1")
+    source = f"docker://localhost:{registry.rpartition(':')[2]}/some/tool:v1"
+    async with judged_network(work.note, named=source) as network:
+        found = await oci.fetch(work, source, work.home / "image", tls=False, network=network)
+    assert found.env["FROM_IMAGE"] == "yes"
+
+
+async def test_every_image_is_downloaded_that_way(
     own_host: ContainerHost, own_dir: Path, tmp_path: Path
 ) -> None:
     shop = Workshop(own_host.templates, own_host, Forges(), None, Quota(), own_dir / "repositories")
     repo = SampleRepo(tmp_path / "repo")
     repo.write(".devcontainer/devcontainer.json", '{"image": "reg.invalid/tool:v1"}')
+    repo.write("Dockerfile", "FROM reg.invalid/tool:v1\n")
     repo.commit()
-    shop.templates.keep_recipe("dev", Devcontainer(str(repo.path)))
-    shop.templates.keep_recipe("mine", Oci("reg.invalid/tool:v1"))
-    for name in ("dev", "mine"):
+    recipes = {
+        "dev": Devcontainer(str(repo.path)),
+        "plain": Devcontainer(str(repo.path), tls=False),
+        "mine": Oci("reg.invalid/tool:v1"),
+        "file": Dockerfile(str(repo.path), tls=False),
+    }
+    for name, recipe in recipes.items():
+        shop.templates.keep_recipe(name, recipe)
         with pytest.raises(HostError):
             await shop.prepare(name, lambda _, note: None)
-    assert "allow reg.invalid:443" in shop.templates.log("dev-image")
-    assert "reg.invalid:443" not in shop.templates.log("mine")
+        log = shop.templates.log(f"{name}-image" if isinstance(recipe, Devcontainer) else name)
+        assert "allow reg.invalid:443" in log

@@ -75,7 +75,17 @@ OPERATED = (
     {"/v1/runs", "/v1/environments/plan"}
     | {
         f"/v1/runs/run/{verb}"
-        for verb in ("say", "stop", "interrupt", "answer", "fork", "rewind", "model", "applied")
+        for verb in (
+            "say",
+            "stop",
+            "interrupt",
+            "answer",
+            "fork",
+            "rewind",
+            "model",
+            "applied",
+            "pull-request",
+        )
     }
     | {f"/v1/policy/{verb}" for verb in ("layers", "explain", "test")}
 )

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Execute,
         Executed,
         Explained,
+        ForgeCheck,
         LocalModel,
         MadeToken,
         NewCommand,
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     )
     from cloister.app.workbench.commands import Skipped
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
-    from cloister.core.events import Delta, Event
+    from cloister.core.events import ChangeDelivered, Delta, Event
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, Role, State
     from cloister.egress.packages import Meaning
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
@@ -230,6 +232,11 @@ class RunVerbs(Protocol):
         """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
         ...
 
+    @needs("viewer", "GET runs/{run}/why", seconds=SLOW_SECONDS)
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        """The turn that wrote one line of the result. Raises `UserError` (`no_change`, `no_such_line`, `run_removed`)."""
+        ...
+
     @needs("viewer", "GET runs/{run}/tree")
     async def tree(self, run: str) -> TreeView: ...
 
@@ -249,6 +256,22 @@ class RunVerbs(Protocol):
     @needs("operator", "POST runs/{run}/applied")
     async def applied(self, run: str, where: str, branch: str) -> None:
         """Record in the audit that the caller put the change into a repository."""
+        ...
+
+    @needs("operator", "POST runs/{run}/pull-request", seconds=SLOW_SECONDS)
+    async def pull_request(self, run: str) -> ChangeDelivered:
+        """Open a pull request with the change of a finished run, or update the one that is open.
+
+        Raises `UserError` (`run_not_finished`, `no_change`, `no_forge`, `denied`), `OutsideError`.
+        """
+        ...
+
+    @needs("operator", "GET forge", seconds=SLOW_SECONDS)
+    async def check_forge(self, repo: str) -> ForgeCheck:
+        """Whether the settings' token can open pull requests for a repository.
+
+        Raises `UserError` (`no_forge`), `OutsideError`.
+        """
         ...
 
     @needs("viewer", "GET runs/{run}/receipt", seconds=SLOW_SECONDS)

@@ -36,13 +36,15 @@ from cloister.sandbox.store.api import shortage
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
-    from cloister.core.events import Delta, Event
+    from cloister.app.verbs.records import ForgeCheck
+    from cloister.core.events import ChangeDelivered, Delta, Event
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, State
     from cloister.log.api import RunCount, RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
@@ -65,6 +67,10 @@ class LocalRuns(Group):
             )
         app.host.check_tier(new.tier)
         await self._check(new, app.workshop.templates.recipe)
+        if new.pull_request:
+            from cloister.runs.delivery import targets
+
+            await targets(app.workshop.forges, new)
         run, made = await app.backbone.admit(new, self.caller.name)
         if made:
             app.supervisor.drive(run)
@@ -111,7 +117,7 @@ class LocalRuns(Group):
     ) -> tuple[Event, ...]:
         if attempt is None:
             return await self._read(await self._log.resolve(run), after, limit)
-        from cloister.runs.delivery import attempt_log
+        from cloister.runs.attempts.work import attempt_log
 
         found = attempt_log(await self._events(run), attempt)
         return tuple(event for event in found if event.seq > after)[:limit]
@@ -203,10 +209,16 @@ class LocalRuns(Group):
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
-        from cloister.runs.delivery import run_diff
+        from cloister.runs.attempts.work import run_diff
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
+
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        from cloister.runs.attempts.why import why
+
+        events = await self._events(run)
+        return await why(await self._parts.repositories.open(events[0].run), events, path, line)
 
     async def tree(self, run: str) -> TreeView:
         from cloister.runs.attempts.tree import tree
@@ -230,6 +242,39 @@ class LocalRuns(Group):
     async def applied(self, run: str, where: str, branch: str) -> None:
         found = await self._log.resolve(run)
         await self._note("Applied", run=found, where=where, branch=branch)
+
+    async def pull_request(self, run: str) -> ChangeDelivered:
+        from cloister.app.forges import address_at_forge
+        from cloister.policy.api import PushAction
+        from cloister.policy.decide import Decider
+        from cloister.runs.attempts.work import last_result
+        from cloister.runs.delivery import delivery, propose
+        from cloister.runs.run_rules import run_layer
+
+        events = await self._events(run)
+        winner, made = last_result(events)
+        request = request_of(events)
+        async with self._parts.machine() as app:
+            forges = app.workshop.forges
+            address = await address_at_forge(forges, request.repo)
+            rules = (*await self._rules_above(request.repo), run_layer(request))
+            decision = Decider(rules).decide(PushAction(address, f"refs/heads/{made.branch}"))
+            if decision.effect == "deny":
+                raise UserError("denied", f"A rule forbids the push: {one_line(decision.rule, 200)}.")
+            proposal = await propose(self._parts.repositories, events, winner, made, address)
+            sent = await forges.at(address).deliver(proposal)
+        assert sent is not None  # noqa: S101 - a forge with pull requests takes every proposal
+        done = delivery(sent)
+        await self._note(
+            "PullRequestOpened", run=events[0].run, where=done.where, branch=done.branch, url=done.url
+        )
+        return done
+
+    async def check_forge(self, repo: str) -> ForgeCheck:
+        from cloister.app.forges import check_forge
+
+        async with self._parts.machine() as app:
+            return await check_forge(app.workshop.forges, repo)
 
     async def receipt(self, run: str) -> Receipt:
         from cloister.runs.receipt import receipt

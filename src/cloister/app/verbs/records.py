@@ -60,6 +60,17 @@ class ChangePack(msgspec.Struct, frozen=True):
     """The commit of the round before, which a branch may be fast-forwarded from."""
 
 
+class ForgeCheck(msgspec.Struct, frozen=True):
+    """Whether pull requests can be opened for one repository."""
+
+    repository: str
+    kind: str
+    default_branch: str
+    may: bool
+    lacks: tuple[str, ...]
+    """Rights that the token lacks."""
+
+
 class EnvironmentInfo(msgspec.Struct, frozen=True):
     """The environment of a repository."""
 

@@ -289,10 +289,10 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
 _RECORDS = {
     name: module
     for module, names in {
-        "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained LocalModel "
+        "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
         "MadeToken PolicyVerdict TokenInfo",
         "cloister.core.computer": "Entry",
-        "cloister.core.events": "Event",
+        "cloister.core.events": "ChangeDelivered Event",
         "cloister.egress.packages": "Meaning",
         "cloister.environment.api": "Plan",
         "cloister.log.api": "RunRow",
@@ -301,6 +301,7 @@ _RECORDS = {
         "cloister.policy.api": "Policy",
         "cloister.runs.attempts.compare": "Compared",
         "cloister.runs.attempts.tree": "TreeView",
+        "cloister.runs.attempts.why": "LineOrigin",
         "cloister.runs.budget": "BudgetReport",
         "cloister.runs.delivery": "Removed",
         "cloister.runs.receipt": "Receipt",

@@ -127,6 +127,14 @@ Setup = Annotated[
         help="Install the dependencies as detected, not at all, or with this command.",
     ),
 ]
+PullRequest = Annotated[
+    bool | None,
+    typer.Option(
+        "--pr/--no-pr",
+        help="Open a pull request with the change. Default: if the repository is at a forge of the settings.",
+        show_default=False,
+    ),
+]
 
 
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
@@ -149,6 +157,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     tier: TierWish = "auto",
     template: Annotated[str, typer.Option("--template", help="The template of its sandboxes.")] = "default",
     setup: Setup = "auto",
+    pr: PullRequest = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: model replies.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
@@ -164,17 +173,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     from cloister.cli.request import RunOptions
 
     options = RunOptions(
-        prompt=prompt,
-        repo=repo,
-        ref=ref,
-        checks=tuple(check or ()),
-        model=model,
-        n=n,
-        tier=tier,
+        *(prompt, repo, ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
         template=template,
-        steps=steps,
-        tokens=tokens,
-        seconds=seconds,
         allow_hosts=tuple(allow_host or ()),
         attempts=tuple(attempt or ()),
         first_green=first_green,
@@ -187,6 +187,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         harness=harness,
         seed=seed,
         setup=setup,
+        pull_request=pr,
     )
     start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
 

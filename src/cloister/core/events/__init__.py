@@ -63,6 +63,7 @@ from cloister.core.events.run import (
     ChangeDelivered,
     ChangeMade,
     ChecksChosen,
+    DeliveryFailed,
     EnvironmentPrepared,
     EventBody,
     InterruptRequested,
@@ -150,6 +151,7 @@ AnyBody = (
     | RequestDecided
     | ChangeMade
     | ChangeDelivered
+    | DeliveryFailed
     | RunFinished
 )
 

@@ -140,6 +140,8 @@ class PromptReceived(EventBody, frozen=True):
     who: str
     origin: Origin = "user"
     """The source of the text."""
+    ref: str = ""
+    """The comment or the CI result that it came from, so that it is sent once; empty for a person's own message."""
 
 
 class StopRequested(EventBody, frozen=True):
@@ -168,6 +170,17 @@ class ChangeDelivered(EventBody, frozen=True):
     branch: str
     receipt: bool = False
     """Whether the receipt was delivered, as the commit's note under `refs/notes/cloister`."""
+    url: str = ""
+    """The page of the pull request; empty without one."""
+    number: int = 0
+    """The number of the pull request; 0 without one."""
+
+
+class DeliveryFailed(EventBody, frozen=True):
+    """The change is safe in the run's own repository, and its forge did not take it. `cloister pr` tries again."""
+
+    where: str
+    reason: str
 
 
 class RunFinished(EventBody, frozen=True):

@@ -248,16 +248,16 @@ def replaced(own):
 """
 
 _STEPS = r'''
-import json, os, secrets, shutil, signal, subprocess, sys, tempfile
+import concurrent.futures, json, os, secrets, shutil, signal, subprocess, sys, tempfile
 
 def main():
     told = json.load(sys.stdin)
     place = tempfile.mkdtemp(prefix=secrets.token_hex(6))
     try:
         calls = record(told, os.path.join(place, secrets.token_hex(4)))
-        results = [replayed(calls, place, tested) for tested in (True, True)] if calls else []
+        results = twice(calls, place, True)
         away = hide(calls, place)
-        results += [replayed(calls, place, tested) for tested in (False, False)] if calls else []
+        results += twice(calls, place, False)
         for old, new in away:
             shutil.move(new, old)
         for number, row in enumerate(calls):
@@ -267,6 +267,11 @@ def main():
             print(json.dumps(line))
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+def twice(calls, place, tested):
+    """Two repetitions, one beside the other."""
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        return list(pool.map(lambda _: replayed(calls, place, tested), range(2))) if calls else []
 
 def hide(calls, place):
     """Move the folders of tests away, unless a call is about one of them."""

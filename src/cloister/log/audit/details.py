@@ -172,7 +172,8 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RequestDecided: (*_ADDRESS, ("request", _request_line), "effect", "rule", "credential"),
     e.ConnectionClosed: (*_ADDRESS, "sent_bytes", "received_bytes", "seconds", "credential"),
     e.ChangeMade: ("branch", "commit", ("files", _files)),
-    e.ChangeDelivered: ("where", "branch"),
+    e.ChangeDelivered: ("where", "branch", "url"),
+    e.DeliveryFailed: ("where", "reason"),
 }
 """Events that are an action or a decision, and what their entries say, in this order."""
 

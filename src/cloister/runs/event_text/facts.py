@@ -12,7 +12,7 @@ from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
 from cloister.core.events.attempt import Level
 from cloister.core.requests import Isolation, ToolCall
 from cloister.core.text import harmless, one_line
-from cloister.runs.event_text.lines import Line, Piece, Status, counted, seconds
+from cloister.runs.event_text.lines import IDLE, Line, Piece, Status, counted, seconds
 from cloister.runs.view import red
 
 HEAD_LINES = 6
@@ -364,3 +364,12 @@ def upkeep(body: Upkeep, mark: str) -> Iterator[Line]:
             yield Line(f"· {mark}{body.role} {said}", "head" if body.text else "dim")
         case _:
             assert_never(body)
+
+
+def delivery(body: e.ChangeDelivered | e.DeliveryFailed) -> Iterator[Piece]:
+    """A pull request, or why there is none. A branch in the repository is part of the summary."""
+    if isinstance(body, e.DeliveryFailed):
+        yield Line(f"✗ not delivered: {one_line(body.reason, 300)}", "bad")
+    elif body.url:
+        yield Line(f"→ pull request {one_line(body.url, 200)}", "good")
+    yield IDLE

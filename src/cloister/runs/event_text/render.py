@@ -69,6 +69,7 @@ _Rest = (
     | e.RequestDecided
     | e.ChangeMade
     | e.ChangeDelivered
+    | e.DeliveryFailed
     | e.RunFinished
 )
 
@@ -430,7 +431,9 @@ class Renderer:
                 yield from summary(fold(self._events), self._width)
             case e.TurnEnded():
                 yield _THINKING
-            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.ChangeDelivered():
+            case e.ChangeDelivered() | e.DeliveryFailed():
+                yield from facts.delivery(body)
+            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade():
                 yield IDLE
             case _:
                 assert_never(body)

@@ -79,6 +79,10 @@ def _change(view: RunView) -> Iterator[Line]:
         yield Line(f"            … and {counted(len(view.files) - FILES_SHOWN, 'more file')}", "dim")
     where = f"in {one_line(view.delivered_to, 160)}" if view.delivered_to else "kept with the run"
     yield _fact("branch", f"{one_line(view.branch, 120)}, {where}")
+    if view.pull_request:
+        yield _fact("pull req.", one_line(view.pull_request, 200), "good")
+    if view.not_delivered:
+        yield _fact("delivery", f"failed: {one_line(view.not_delivered, 300)}", "bad")
 
 
 def _file(file: FileChange) -> Line:
@@ -139,8 +143,12 @@ def _next(view: RunView) -> Iterator[Line]:
         yield _fact("next", f"cloister log {view.id}")
     else:
         yield _fact("next", f"cloister diff {view.id}")
+        if view.not_delivered:
+            yield Line(f"            cloister pr {view.id}   tries again")
         if view.delivered_to is None:
             yield Line(f"            cloister apply {view.id}")
+        elif view.pull_request:
+            pass
         else:
             yield Line(f"            git switch {shlex.quote(one_line(view.branch, 120))}")
     if len(view.attempts) > 1:

@@ -8,10 +8,11 @@ import hashlib
 import posixpath
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 
 import anyio
 import msgspec
@@ -61,6 +62,12 @@ class BuildLimits:
     steps_seconds: float = limits.SNAPSHOT_SECONDS
 
 
+class _How(TypedDict):
+    tls: bool
+    login: bool
+    network: oci.Network | None
+
+
 class Done(msgspec.Struct, frozen=True):
     """The files after a step, and the state that the next one finds."""
 
@@ -88,8 +95,10 @@ class ImageBuilder:
         name = await anyio.to_thread.run_sync(
             oci.source_of if self.trusted else oci.registry_name, recipe.image
         )
-        source = await self._resolved(name, tls=recipe.tls)
-        image = await self._fetched(source, self.work.home / "image", tls=recipe.tls)
+        async with self.network(name, tls=recipe.tls) as network:
+            how: _How = {"tls": recipe.tls, "login": self.trusted, "network": network}
+            source = await oci.resolve(self.work, name, **how)
+            image = await oci.fetch(self.work, source, self.work.home / "image", **how)
         async with self.opened(SCRATCH, False) as sandbox:
             await self.unpack_image(sandbox, image)
             self.work.tell(0.85, "keeping the files")
@@ -97,18 +106,17 @@ class ImageBuilder:
         about = About(kind="oci", env={**image.env, **recipe.env}, digest=image.digest)
         return await settled(self.work, about, recipe.user or image.user, must=recipe.user is not None)
 
-    async def _resolved(self, source: str, *, tls: bool) -> str:
-        if self.trusted or not tls:
-            return await oci.resolve(self.work, source, tls=tls, login=self.trusted)
-        await check_registry(source)
-        async with judged_network(self.work.note) as network:
-            return await oci.resolve(self.work, source, tls=tls, network=network)
-
-    async def _fetched(self, source: str, at: Path, *, tls: bool) -> oci.Image:
-        if self.trusted or not tls:
-            return await oci.fetch(self.work, source, at, tls=tls, login=self.trusted)
-        async with judged_network(self.work.note) as network:
-            return await oci.fetch(self.work, source, at, tls=tls, network=network)
+    @asynccontextmanager
+    async def network(self, source: str, *, tls: bool) -> AsyncGenerator[oci.Network | None]:
+        """The network for the download of an image; None for a file. Raises `UserError` (`no_image`)."""
+        if not source.startswith("docker://"):
+            yield None
+            return
+        chosen = self.trusted or not tls
+        if not chosen:
+            await check_registry(source)
+        async with judged_network(self.work.note, named=source if chosen else "") as network:
+            yield network
 
     async def unpack_image(self, sandbox: Sandbox, image: oci.Image) -> None:
         left, entries = self.bounds.image_bytes, self.bounds.entries
@@ -325,7 +333,13 @@ class DockerfileBuilder(ImageBuilder):
 
     async def _image(self, name: str) -> Done:
         """The files of an image in a registry."""
-        source = await self._resolved(oci.registry_name(name), tls=self.recipe.tls)
+        async with self.network(oci.registry_name(name), tls=self.recipe.tls) as network:
+            return await self._known(
+                oci.registry_name(name), {"tls": self.recipe.tls, "login": self.trusted, "network": network}
+            )
+
+    async def _known(self, name: str, how: _How) -> Done:
+        source = await oci.resolve(self.work, name, **how)
         # SAFETY: a login of the operator fetched some of these files, and a repository has none.
         key = _digest(_VERSION, source, self.trusted)
         about = self._images / f"{key}.json"
@@ -335,7 +349,7 @@ class DockerfileBuilder(ImageBuilder):
                 image = msgspec.json.decode(about.read_bytes(), type=oci.Image, dec_hook=_to_path)
         if image is None:
             at = self.work.home / f"image-{key[:12]}"
-            image = await self._fetched(source, at, tls=self.recipe.tls)
+            image = await oci.fetch(self.work, source, at, **how)
             async with self.opened(SCRATCH, False) as sandbox:
                 await self.unpack_image(sandbox, image)
                 await self._remember(sandbox, key)

@@ -14,7 +14,7 @@ import struct
 import tarfile
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,12 +174,12 @@ class Network:
         return [*inside, work.need("env", "coreutils"), f"HTTP_PROXY={proxy}", f"HTTPS_PROXY={proxy}"]
 
 
-def empty_network() -> tuple[socket.socket, int]:
-    """A listening socket on the loopback of a new network namespace, and the descriptor of the namespace.
+def empty_network(*also: tuple[str, int]) -> tuple[list[socket.socket], int]:
+    """Sockets that listen on the loopback of a new network namespace, and the descriptor of the namespace.
 
-    Raises `HostError` (`template_failed`).
+    One is on a free port, followed by those of `also` that the machine has. Raises `HostError` (`template_failed`).
     """
-    made: list[tuple[socket.socket, int] | OSError] = []
+    made: list[tuple[list[socket.socket], int] | OSError] = []
 
     def make() -> None:
         try:
@@ -188,7 +188,12 @@ def empty_network() -> tuple[socket.socket, int]:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
                 fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
             namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            made.append((socket.create_server(("127.0.0.1", 0)), namespace))
+            taken: list[socket.socket] = []
+            for address, port in also:
+                with suppress(OSError):  # a machine without IPv6 has no ::1
+                    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+                    taken.append(socket.create_server((address, port), family=family))
+            made.append(([socket.create_server(("127.0.0.1", 0)), *taken], namespace))
         except OSError as error:
             made.append(error)
 

@@ -9,14 +9,15 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import RunVerbs
-from cloister.app.verbs.records import Admitted, ChangePack, RunWish
+from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
-from cloister.core.events import Event
+from cloister.core.events import ChangeDelivered, Event
 from cloister.core.ids import RunId
 from cloister.core.requests import Origin, Outcome, State
 from cloister.log.api import RunCount, RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
+from cloister.runs.attempts.why import LineOrigin
 from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
 from cloister.runs.event_text.lines import EventWords
@@ -244,6 +245,16 @@ async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: Given) -> GoesOn:
     return GoesOn(await verbs.runs.rewind(run, data.to))
 
 
+@get("/v1/runs/{run:str}/why", **of(RunVerbs.why, "The turn that wrote a line", "getWhy"))
+async def get_why(
+    run: Run,
+    verbs: Given,
+    path: Annotated[str, QueryParameter(description="A file of the result.", min_length=1, max_length=4_096)],
+    line: Annotated[int, QueryParameter(description="From 1.", ge=1, le=10_000_000)],
+) -> LineOrigin:
+    return await verbs.runs.why(run, path, line)
+
+
 @get("/v1/compare", **of(RunVerbs.compare, "Two runs or attempts side by side", "compare"))
 async def compare(a: Subject, b: Subject, verbs: Given) -> Compared:
     return await verbs.runs.compare(a, b)
@@ -272,6 +283,24 @@ async def get_change(
 )
 async def applied(run: Run, data: JSONBody[Applied], verbs: Given) -> None:
     await verbs.runs.applied(run, data.where, data.branch)
+
+
+@post(
+    "/v1/runs/{run:str}/pull-request",
+    **of(
+        RunVerbs.pull_request, "Open or update a pull request with the run's change", "openPullRequest", 200
+    ),
+)
+async def open_pull_request(run: Run, verbs: Given) -> ChangeDelivered:
+    return await verbs.runs.pull_request(run)
+
+
+@get("/v1/forge", **of(RunVerbs.check_forge, "Whether pull requests can be opened", "checkForge"))
+async def check_forge(
+    verbs: Given,
+    repo: Annotated[str, QueryParameter(description="A repository's address, or a directory.", min_length=1)],
+) -> ForgeCheck:
+    return await verbs.runs.check_forge(repo)
 
 
 @get("/v1/runs/{run:str}/receipt", **of(RunVerbs.receipt, "What the run touched", "getReceipt"))

@@ -1,0 +1,1 @@
+"""Pull requests: one seam, and a module for each kind of forge."""

@@ -1,0 +1,126 @@
+"""The seam to pull requests: `Pulls` is one repository at one forge, in eight calls."""
+
+from typing import Literal, Protocol
+
+import msgspec
+
+PullState = Literal["open", "merged", "closed"]
+JobState = Literal["running", "passed", "failed"]
+
+
+class PullWish(msgspec.Struct, frozen=True):
+    """A pull request as it should be."""
+
+    title: str
+    body: str
+    """Markdown."""
+    branch: str
+    """The branch with the change, in the same repository."""
+    onto: str
+    """The branch that it should be merged into."""
+    draft: bool = False
+    labels: tuple[str, ...] = ()
+    reviewers: tuple[str, ...] = ()
+    """User names at the forge."""
+
+
+class Pull(msgspec.Struct, frozen=True):
+    """A pull request as the forge has it."""
+
+    number: int
+    url: str
+    """Its page."""
+    state: PullState
+    draft: bool
+    branch: str
+    commit: str
+    """The newest commit of its branch that the forge has seen; empty if the forge does not say."""
+
+
+class Remark(msgspec.Struct, frozen=True):
+    """A comment of a person, at the pull request or at a line of it. Untrusted text."""
+
+    id: str
+    """Unique in its pull request."""
+    who: str
+    text: str
+    may_write: bool
+    """True if this person may push to the repository. False if the forge does not say."""
+    path: str = ""
+    line: int = 0
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One check that the forge's CI reports for the newest commit."""
+
+    id: str
+    """What `job_log` takes; empty if the forge has no log of it."""
+    name: str
+    state: JobState
+    url: str = ""
+
+
+class Talk(msgspec.Struct, frozen=True):
+    """Everything that happened at a pull request."""
+
+    pull: Pull
+    remarks: tuple[Remark, ...] = ()
+    """Oldest first."""
+    jobs: tuple[Job, ...] = ()
+
+
+class Access(msgspec.Struct, frozen=True):
+    """Rights of the token at one repository."""
+
+    default_branch: str
+    may_push: bool
+    """True also where the forge does not say."""
+    lacks: tuple[str, ...] = ()
+    """Rights that the forge says are missing, each as a phrase such as `the scope write:repository`."""
+
+
+class Pulls(Protocol):
+    """The pull requests of one repository.
+
+    Every call raises `OutsideError`: `forge_denied` (the token), `forge_missing` (no such repository or number),
+    `forge_refused` (the forge says why), `forge_unreachable` (later may work: `retryable`), `forge_unclear`.
+    """
+
+    async def access(self) -> Access: ...
+
+    async def find(self, branch: str) -> Pull | None:
+        """The newest pull request from `branch` of this repository, open ones first."""
+        ...
+
+    async def open(self, wish: PullWish) -> Pull:
+        """Labels and reviewers that the forge refuses are left out. A forge without drafts marks the title."""
+        ...
+
+    async def update(self, number: int, wish: PullWish) -> None:
+        """Change title, text and draft. Labels and reviewers stay as people left them."""
+        ...
+
+    async def comment(self, number: int, text: str) -> None: ...
+
+    async def read(self, number: int) -> Talk: ...
+
+    async def job_log(self, job: Job) -> str | None:
+        """The end of the job's log as text; None if the forge has none."""
+        ...
+
+    async def close(self, number: int) -> None:
+        """Close without merging; a closed one stays closed."""
+        ...
+
+
+DRAFT_TITLE = "Draft: "
+
+
+def titled(wish: PullWish, mark: str) -> str:
+    """The title with the mark of a draft in front, for forges that know drafts by their titles."""
+    return f"{mark}{wish.title}" if wish.draft else wish.title
+
+
+def newest(pulls: list[Pull]) -> Pull | None:
+    """The pull request that stands for its branch: an open one, else the one with the highest number."""
+    return max(pulls, key=lambda one: (one.state == "open", one.number), default=None)

@@ -1,0 +1,192 @@
+"""Pull requests at Bitbucket Cloud."""
+
+from typing import TypeVar
+
+import msgspec
+
+from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullState, PullWish, Remark, Talk, newest
+from cloister.forge.pulls.http import Api, part
+
+GIT_USER = "x-token-auth"
+_STATES: dict[str, PullState] = {"OPEN": "open", "MERGED": "merged"}
+_JOBS: dict[str, JobState] = {"SUCCESSFUL": "passed", "INPROGRESS": "running"}
+_PAGES = 20
+_T = TypeVar("_T")
+
+
+def api_of(host: str) -> str:
+    return "https://api.bitbucket.org/2.0" if host == "bitbucket.org" else f"https://{host}/2.0"
+
+
+def headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+
+
+class _Name(msgspec.Struct):
+    name: str = ""
+
+
+class _Commit(msgspec.Struct):
+    hash: str = ""
+
+
+class _Repository(msgspec.Struct):
+    mainbranch: _Name | None = None
+
+
+class _End(msgspec.Struct):
+    branch: _Name
+    commit: _Commit | None = None
+
+
+class _Link(msgspec.Struct):
+    href: str = ""
+
+
+class _Links(msgspec.Struct):
+    html: _Link
+
+
+class _Pull(msgspec.Struct):
+    id: int
+    state: str
+    source: _End
+    links: _Links
+    draft: bool = False
+
+    def pull(self) -> Pull:
+        commit = self.source.commit.hash if self.source.commit else ""
+        state = _STATES.get(self.state, "closed")
+        return Pull(self.id, self.links.html.href, state, self.draft, self.source.branch.name, commit)
+
+
+class _User(msgspec.Struct):
+    uuid: str = ""
+    nickname: str = ""
+    display_name: str = ""
+
+
+class _Text(msgspec.Struct):
+    raw: str = ""
+
+
+class _Inline(msgspec.Struct):
+    path: str = ""
+    to: int | None = None
+
+
+class _Comment(msgspec.Struct):
+    id: int
+    content: _Text = msgspec.field(default_factory=_Text)
+    user: _User | None = None
+    deleted: bool = False
+    inline: _Inline | None = None
+
+
+class _Status(msgspec.Struct):
+    key: str
+    state: str
+    name: str | None = None
+    url: str = ""
+
+
+class _Permission(msgspec.Struct):
+    permission: str
+
+
+class _Page(msgspec.Struct):
+    values: list[msgspec.Raw]
+    next: str | None = None
+
+
+class Bitbucket:
+    """Implements `Pulls`."""
+
+    def __init__(self, api: Api, path: str) -> None:
+        """`path` is `workspace/name`."""
+        owner, _, name = path.partition("/")
+        self._api, self._workspace = api, owner
+        self._at = f"/repositories/{part(owner)}/{part(name)}"
+        self._pulls = f"{self._at}/pullrequests"
+
+    async def access(self) -> Access:
+        reply = await self._api.ask("GET", self._at)
+        branch = reply.read(_Repository).mainbranch
+        scopes = reply.headers.get("x-oauth-scopes", "")
+        wanted = ("repository:write", "pullrequest:write")
+        # `pullrequest:write` includes `repository:write`.
+        lacks = tuple(
+            f"the scope {one}" for one in wanted if scopes and one not in scopes and wanted[1] not in scopes
+        )
+        return Access(branch.name if branch else "main", not lacks, lacks)
+
+    async def _all(self, path: str, kind: type[_T], **query: str | int) -> list[_T]:
+        found: list[_T] = []
+        page = 1
+        while page <= _PAGES:
+            reply = await self._api.get(path, _Page, pagelen=50, page=page, **query)
+            found += [msgspec.json.decode(one, type=kind, strict=False) for one in reply.values]
+            if reply.next is None or not reply.values:
+                break
+            page += 1
+        return found
+
+    async def find(self, branch: str) -> Pull | None:
+        quoted = branch.replace("\\", "\\\\").replace('"', '\\"')
+        states = " OR ".join(f'state="{one}"' for one in ("OPEN", "MERGED", "DECLINED", "SUPERSEDED"))
+        query = f'source.branch.name="{quoted}" AND ({states})'
+        found = await self._all(self._pulls, _Pull, q=query)
+        return newest([one.pull() for one in found if one.source.branch.name == branch])
+
+    async def open(self, wish: PullWish) -> Pull:
+        new: dict[str, object] = {
+            "title": wish.title,
+            "description": wish.body,
+            "source": {"branch": {"name": wish.branch}},
+            "destination": {"branch": {"name": wish.onto}},
+            "draft": wish.draft,
+            "close_source_branch": True,
+        }
+        # Labels do not exist here; reviewers are named by their UUIDs.
+        if reviewers := [{"uuid": one} for one in wish.reviewers if one.startswith("{")]:
+            new["reviewers"] = reviewers
+        return (await self._api.send("POST", self._pulls, new, _Pull)).pull()
+
+    async def update(self, number: int, wish: PullWish) -> None:
+        body = {"title": wish.title, "description": wish.body, "draft": wish.draft}
+        await self._api.ask("PUT", f"{self._pulls}/{number}", body=body)
+
+    async def comment(self, number: int, text: str) -> None:
+        await self._api.ask("POST", f"{self._pulls}/{number}/comments", body={"content": {"raw": text}})
+
+    async def read(self, number: int) -> Talk:
+        pull = (await self._api.get(f"{self._pulls}/{number}", _Pull)).pull()
+        said = [
+            one
+            for one in await self._all(f"{self._pulls}/{number}/comments", _Comment, sort="created_on")
+            if one.user and not one.deleted and one.content.raw
+        ]
+        writers = {one.user.uuid: False for one in said if one.user}
+        writers = {who: await self._may_write(who) for who in writers}
+        remarks = [_remark(one, one.user, writers) for one in said if one.user]
+        statuses = await self._all(f"{self._pulls}/{number}/statuses", _Status)
+        jobs = [Job("", one.name or one.key, _JOBS.get(one.state, "failed"), one.url) for one in statuses]
+        return Talk(pull, tuple(remarks), tuple(jobs))
+
+    async def _may_write(self, who: str) -> bool:
+        where = f"{self._at}/permissions-config/users/{part(who)}"
+        reply = await self._api.ask("GET", where, also=(401, 402, 403, 404))
+        return reply.status == 200 and reply.read(_Permission).permission in ("write", "admin")
+
+    async def job_log(self, job: Job) -> str | None:
+        return None  # statuses have an address and no log
+
+    async def close(self, number: int) -> None:
+        if (await self._api.get(f"{self._pulls}/{number}", _Pull)).state == "OPEN":
+            await self._api.ask("POST", f"{self._pulls}/{number}/decline")
+
+
+def _remark(comment: _Comment, user: _User, writers: dict[str, bool]) -> Remark:
+    at = comment.inline or _Inline()
+    who = user.nickname or user.display_name
+    return Remark(str(comment.id), who, comment.content.raw, writers[user.uuid], at.path, at.to or 0)

@@ -1,0 +1,182 @@
+"""Pull requests at Gitea and Forgejo."""
+
+import msgspec
+
+from cloister.core.errors import OutsideError
+from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullWish, Remark, Talk, newest, titled
+from cloister.forge.pulls.http import Api, part
+
+GIT_USER = "cloister"
+"""Any name: the token is the password."""
+_DRAFT = "WIP: "
+_WRITERS = ("owner", "admin", "write")
+_JOBS: dict[str, JobState] = {
+    "success": "passed",
+    "warning": "passed",
+    "skipped": "passed",
+    "pending": "running",
+}
+
+
+def api_of(host: str) -> str:
+    return f"https://{host}/api/v1"
+
+
+def headers(token: str) -> dict[str, str]:
+    return {"Authorization": f"token {token}", "Accept": "application/json"}
+
+
+class _Rights(msgspec.Struct):
+    push: bool = False
+
+
+class _Repository(msgspec.Struct):
+    default_branch: str
+    permissions: _Rights | None = None
+
+
+class _Head(msgspec.Struct):
+    ref: str = ""
+    sha: str = ""
+
+
+class _Pull(msgspec.Struct):
+    number: int
+    html_url: str
+    state: str
+    head: _Head
+    title: str = ""
+    merged: bool = False
+    draft: bool = False
+
+    def pull(self) -> Pull:
+        state = "merged" if self.merged else "open" if self.state == "open" else "closed"
+        draft = self.draft or self.title.startswith(_DRAFT)
+        return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha)
+
+
+class _User(msgspec.Struct):
+    login: str = ""
+
+
+class _Comment(msgspec.Struct):
+    id: int
+    body: str = ""
+    user: _User | None = None
+    path: str = ""
+    position: int = 0
+    created_at: str = ""
+    submitted_at: str = ""
+    comments_count: int = 0
+
+
+class _Status(msgspec.Struct):
+    context: str
+    status: str
+    target_url: str = ""
+
+
+class _Statuses(msgspec.Struct):
+    statuses: list[_Status] | None = None
+
+
+class _Permission(msgspec.Struct):
+    permission: str
+
+
+class _Label(msgspec.Struct):
+    id: int
+    name: str
+
+
+class Gitea:
+    """Implements `Pulls`."""
+
+    def __init__(self, api: Api, path: str) -> None:
+        """`path` is `owner/name`."""
+        owner, _, name = path.partition("/")
+        self._api, self._at = api, f"/repos/{part(owner)}/{part(name)}"
+
+    async def access(self) -> Access:
+        found = await self._api.get(self._at, _Repository)
+        may = found.permissions is None or found.permissions.push
+        return Access(found.default_branch, may, () if may else ("write access to the repository",))
+
+    async def find(self, branch: str) -> Pull | None:
+        found = await self._api.pages(
+            f"{self._at}/pulls", list[_Pull], state="all", sort="recentupdate", limit=50
+        )
+        return newest([one.pull() for one in found if one.head.ref == branch])
+
+    async def open(self, wish: PullWish) -> Pull:
+        new: dict[str, object] = {
+            "title": titled(wish, _DRAFT),
+            "body": wish.body,
+            "head": wish.branch,
+            "base": wish.onto,
+        }
+        if wish.labels:
+            there = await self._api.pages(f"{self._at}/labels", list[_Label], limit=50)
+            new["labels"] = [one.id for one in there if one.name in wish.labels]
+        made = await self._api.send("POST", f"{self._at}/pulls", new, _Pull)
+        if wish.reviewers:
+            where = f"{self._at}/pulls/{made.number}/requested_reviewers"
+            await self._api.ask("POST", where, body={"reviewers": wish.reviewers}, also=(403, 404, 422))
+        return made.pull()
+
+    async def update(self, number: int, wish: PullWish) -> None:
+        body = {"title": titled(wish, _DRAFT), "body": wish.body}
+        await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body=body)
+
+    async def comment(self, number: int, text: str) -> None:
+        await self._api.ask("POST", f"{self._at}/issues/{number}/comments", body={"body": text})
+
+    async def read(self, number: int) -> Talk:
+        at = f"{self._at}/pulls/{number}"
+        pull = (await self._api.get(at, _Pull)).pull()
+        entries = [
+            ("issue", one)
+            for one in await self._api.get(f"{self._at}/issues/{number}/comments", list[_Comment])
+        ]
+        for review in await self._api.pages(f"{at}/reviews", list[_Comment], limit=50):
+            entries.append(("review", review))
+            if review.comments_count:
+                lines = await self._api.get(f"{at}/reviews/{review.id}/comments", list[_Comment])
+                entries += [("line", one) for one in lines]
+        said = sorted(
+            ((kind, one) for kind, one in entries if one.body and one.user and one.user.login),
+            key=lambda entry: entry[1].created_at or entry[1].submitted_at,
+        )
+        writers = {who: await self._may_write(who) for who in {_login(one) for _, one in said}}
+        remarks = [
+            Remark(f"{kind}-{one.id}", _login(one), one.body, writers[_login(one)], one.path, one.position)
+            for kind, one in said
+        ]
+        return Talk(pull, tuple(remarks), await self._jobs(pull.commit))
+
+    async def _may_write(self, who: str) -> bool:
+        where = f"{self._at}/collaborators/{part(who)}/permission"
+        reply = await self._api.ask("GET", where, also=(403, 404))
+        return reply.status == 200 and reply.read(_Permission).permission in _WRITERS
+
+    async def _jobs(self, commit: str) -> tuple[Job, ...]:
+        try:
+            found = await self._api.get(f"{self._at}/commits/{part(commit)}/status", _Statuses)
+        except OutsideError as error:
+            if error.code != "forge_missing":
+                raise
+            return ()
+        return tuple(
+            Job("", one.context, _JOBS.get(one.status, "failed"), one.target_url)
+            for one in found.statuses or ()
+        )
+
+    async def job_log(self, job: Job) -> str | None:
+        return None  # the API has no logs of the jobs behind its statuses
+
+    async def close(self, number: int) -> None:
+        await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})
+
+
+def _login(comment: _Comment) -> str:
+    return comment.user.login if comment.user else ""

@@ -1,0 +1,235 @@
+"""Pull requests at GitHub and GitHub Enterprise."""
+
+from contextlib import suppress
+
+import msgspec
+
+from cloister.core.errors import OutsideError
+from cloister.forge.pulls.api import (
+    DRAFT_TITLE,
+    Access,
+    Job,
+    JobState,
+    Pull,
+    PullWish,
+    Remark,
+    Talk,
+    newest,
+    titled,
+)
+from cloister.forge.pulls.http import Api, part
+
+PUBLIC_API = "https://api.github.com"
+GIT_USER = "x-access-token"
+_WRITERS = ("admin", "maintain", "write")
+_READY = (
+    "mutation($id: ID!) { markPullRequestReadyForReview(input: {pullRequestId: $id}) { clientMutationId } }"
+)
+_DRAFT = "mutation($id: ID!) { convertPullRequestToDraft(input: {pullRequestId: $id}) { clientMutationId } }"
+
+
+def api_of(host: str) -> str:
+    """Where the API of an Enterprise server is."""
+    return PUBLIC_API if host == "github.com" else f"https://{host}/api/v3"
+
+
+def headers(token: str) -> dict[str, str]:
+    return {
+        "Authorization": f"Bearer {token}",
+        "Accept": "application/vnd.github+json",
+        "X-GitHub-Api-Version": "2022-11-28",
+    }
+
+
+class _Rights(msgspec.Struct):
+    push: bool = False
+
+
+class _Repository(msgspec.Struct):
+    default_branch: str
+    permissions: _Rights | None = None
+
+
+class _Head(msgspec.Struct):
+    ref: str = ""
+    sha: str = ""
+
+
+class _Pull(msgspec.Struct):
+    number: int
+    html_url: str
+    state: str
+    head: _Head
+    draft: bool = False
+    merged_at: str | None = None
+    node_id: str = ""
+    title: str = ""
+
+    def pull(self) -> Pull:
+        state = "merged" if self.merged_at else "open" if self.state == "open" else "closed"
+        draft = self.draft or self.title.startswith(DRAFT_TITLE)
+        return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha)
+
+
+class _User(msgspec.Struct):
+    login: str = ""
+    type: str = "User"
+
+
+class _Comment(msgspec.Struct):
+    id: int
+    user: _User | None = None
+    body: str | None = None
+    path: str = ""
+    line: int | None = None
+    created_at: str | None = None
+    submitted_at: str | None = None
+
+
+class _Run(msgspec.Struct):
+    id: int
+    name: str
+    status: str
+    conclusion: str | None = None
+    html_url: str | None = None
+    app: dict[str, object] | None = None
+
+
+class _Runs(msgspec.Struct):
+    check_runs: list[_Run]
+
+
+class _Status(msgspec.Struct):
+    context: str
+    state: str
+    target_url: str | None = None
+
+
+class _Statuses(msgspec.Struct):
+    statuses: list[_Status]
+
+
+class _Permission(msgspec.Struct):
+    permission: str
+
+
+class GitHub:
+    """Implements `Pulls`."""
+
+    def __init__(self, api: Api, path: str) -> None:
+        """`path` is `owner/name`."""
+        owner, _, name = path.partition("/")
+        self._api, self._owner, self._at = api, owner, f"/repos/{part(owner)}/{part(name)}"
+
+    async def access(self) -> Access:
+        found = await self._api.get(self._at, _Repository)
+        may = found.permissions is None or found.permissions.push
+        lacks = () if may else ("write access to the repository (contents and pull requests)",)
+        return Access(found.default_branch, may, lacks)
+
+    async def find(self, branch: str) -> Pull | None:
+        head = f"{self._owner}:{branch}"
+        found = await self._api.get(f"{self._at}/pulls", list[_Pull], head=head, state="all", per_page=100)
+        return newest([one.pull() for one in found if one.head.ref == branch])
+
+    async def open(self, wish: PullWish) -> Pull:
+        new = {
+            "title": wish.title,
+            "body": wish.body,
+            "head": wish.branch,
+            "base": wish.onto,
+            "draft": wish.draft,
+        }
+        try:
+            made = await self._api.send("POST", f"{self._at}/pulls", new, _Pull)
+        except OutsideError as error:
+            # Private repositories of some plans have no drafts.
+            if not wish.draft or error.code != "forge_refused" or "draft" not in error.message.lower():
+                raise
+            marked = {**new, "draft": False, "title": titled(wish, DRAFT_TITLE)}
+            made = await self._api.send("POST", f"{self._at}/pulls", marked, _Pull)
+        await self._decorate(made.number, wish)
+        return made.pull()
+
+    async def _decorate(self, number: int, wish: PullWish) -> None:
+        if wish.labels:
+            with suppress(OutsideError):
+                body = {"labels": wish.labels}
+                await self._api.ask("POST", f"{self._at}/issues/{number}/labels", body=body)
+        if wish.reviewers:
+            with suppress(OutsideError):
+                body = {"reviewers": wish.reviewers}
+                await self._api.ask("POST", f"{self._at}/pulls/{number}/requested_reviewers", body=body)
+
+    async def update(self, number: int, wish: PullWish) -> None:
+        before = await self._api.get(f"{self._at}/pulls/{number}", _Pull)
+        if before.draft != wish.draft and before.node_id and not before.title.startswith(DRAFT_TITLE):
+            asked = {"query": _DRAFT if wish.draft else _READY, "variables": {"id": before.node_id}}
+            with suppress(OutsideError):  # a plan without drafts
+                await self._api.ask("POST", self._graphql, body=asked)
+        marked = before.title.startswith(DRAFT_TITLE)
+        title = titled(wish, DRAFT_TITLE) if marked else wish.title
+        await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"title": title, "body": wish.body})
+
+    @property
+    def _graphql(self) -> str:
+        # Beside `/api/v3` on an Enterprise server, below the root at github.com.
+        return f"{self._api.base.removesuffix('/v3')}/graphql"
+
+    async def comment(self, number: int, text: str) -> None:
+        await self._api.ask("POST", f"{self._at}/issues/{number}/comments", body={"body": text})
+
+    async def read(self, number: int) -> Talk:
+        at = f"{self._at}/pulls/{number}"
+        pull = (await self._api.get(at, _Pull)).pull()
+        general = await self._api.pages(f"{self._at}/issues/{number}/comments", list[_Comment])
+        lines = await self._api.pages(f"{at}/comments", list[_Comment])
+        reviews = await self._api.pages(f"{at}/reviews", list[_Comment])
+        kinds = (("issue", general), ("line", lines), ("review", reviews))
+        entries = [(kind, one) for kind, found in kinds for one in found if one.body and one.user]
+        entries.sort(key=lambda entry: entry[1].created_at or entry[1].submitted_at or "")
+        writers = {name: await self._may_write(name) for name in {_login(one) for _, one in entries}}
+        remarks = [
+            Remark(
+                f"{kind}-{one.id}", _login(one), one.body or "", writers[_login(one)], one.path, one.line or 0
+            )
+            for kind, one in entries
+        ]
+        return Talk(pull, tuple(remarks), await self._jobs(pull.commit))
+
+    async def _may_write(self, who: str) -> bool:
+        where = f"{self._at}/collaborators/{part(who)}/permission"
+        reply = await self._api.ask("GET", where, also=(403, 404))
+        return reply.status == 200 and reply.read(_Permission).permission in _WRITERS
+
+    async def _jobs(self, commit: str) -> tuple[Job, ...]:
+        at = f"{self._at}/commits/{part(commit)}"
+        runs = (await self._api.get(f"{at}/check-runs", _Runs, per_page=100)).check_runs
+        statuses = (await self._api.get(f"{at}/status", _Statuses, per_page=100)).statuses
+        jobs = [Job(_log_id(one), one.name, _state(one), one.html_url or "") for one in runs]
+        states: dict[str, JobState] = {"success": "passed", "pending": "running"}
+        jobs += [
+            Job("", one.context, states.get(one.state, "failed"), one.target_url or "") for one in statuses
+        ]
+        return tuple(jobs)
+
+    async def job_log(self, job: Job) -> str | None:
+        return await self._api.text(f"{self._at}/actions/jobs/{part(job.id)}/logs") if job.id else None
+
+    async def close(self, number: int) -> None:
+        await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})
+
+
+def _login(comment: _Comment) -> str:
+    return comment.user.login if comment.user else ""
+
+
+def _log_id(run: _Run) -> str:
+    """A check of GitHub Actions has the number of its job; other apps keep their logs elsewhere."""
+    return str(run.id) if (run.app or {}).get("slug") == "github-actions" else ""
+
+
+def _state(run: _Run) -> JobState:
+    if run.status != "completed":
+        return "running"
+    return "passed" if run.conclusion in ("success", "neutral", "skipped") else "failed"

@@ -1,0 +1,263 @@
+"""HTTP to a forge's API: bounded, typed, without redirects to strangers; each failure is one sentence."""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+
+import anyio
+import httpx2
+import msgspec
+
+from cloister.core.errors import OutsideError
+from cloister.core.text import decode, one_line
+
+_REPLY_BYTES = 8_388_608
+_LOG_BYTES = 4_194_304
+_PAGES = 20
+_REDIRECTS = 3
+PAUSES = (0.5, 2.0, 8.0)
+"""Seconds before each further try of a request that failed for a passing reason."""
+_WAIT_SECONDS = 60.0
+"""The longest wait that a forge can ask for; a longer one is an error that says so."""
+
+T = TypeVar("T")
+Token = Callable[[], Awaitable[str]]
+"""Reads the token on the host. Raises `OutsideError` (`forge_denied`)."""
+
+
+def part(text: str) -> str:
+    """`text` as one segment of a path."""
+    return quote(text, safe="")
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """A reply with a status that was asked for, or one that the caller wants to see."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str]
+    """Lower-case names."""
+    where: str
+
+    def read(self, kind: type[T]) -> T:
+        """Raises `OutsideError` (`forge_unclear`)."""
+        try:
+            return msgspec.json.decode(self.body, type=kind, strict=False)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise OutsideError(
+                "forge_unclear",
+                f"{self.where} sent a reply that cannot be read: {one_line(str(error), 160)}.",
+            ) from None
+
+
+class Api:
+    """One forge's API with one token."""
+
+    def __init__(
+        self,
+        client: httpx2.AsyncClient,
+        base: str,
+        token: Token,
+        headers: Callable[[str], Mapping[str, str]],
+        pauses: Sequence[float] = PAUSES,
+    ) -> None:
+        """`headers` are those of a request with this token; `base` has no slash at the end."""
+        self._client, self._token, self._headers, self._pauses = client, token, headers, pauses
+        self.base = base
+        self.host = urlsplit(base).netloc
+        self._origin = f"{urlsplit(base).scheme}://{self.host}"
+
+    async def get(self, path: str, kind: type[T], **query: str | int) -> T:
+        return (await self.ask("GET", path, query=query)).read(kind)
+
+    async def pages(self, path: str, kind: type[list[T]], **query: str | int) -> list[T]:
+        """All entries of a list, page by page, up to a limit."""
+        found: list[T] = []
+        where, asked = path, {"per_page": 100, **query}
+        for _ in range(_PAGES):
+            reply = await self.ask("GET", where, query=asked)
+            entries = reply.read(kind)
+            found += entries
+            following = _next(reply.headers.get("link", ""), self.base)
+            if following is None or not entries:
+                break
+            where, asked = following
+        return found
+
+    async def send(self, method: str, path: str, body: object, kind: type[T]) -> T:
+        return (await self.ask(method, path, body=body)).read(kind)
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str | int] | None = None,
+        body: object = None,
+        form: Mapping[str, str] | None = None,
+        also: Sequence[int] = (),
+    ) -> Reply:
+        """Send a request, again if that may help. A status in `also` is returned instead of raised.
+
+        `path` is below `base`, or a whole address of the same origin. A request that may have changed something is repeated only if the forge surely did not take it.
+        """
+        for pause in (*self._pauses, None):
+            try:
+                reply = await self._once(method, path, query, body, form)
+            except httpx2.ConnectError as error:
+                problem, wait = self._unreachable(error), pause
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                problem, wait = self._unreachable(error), pause if method == "GET" else None
+            else:
+                if reply.status < 300 or reply.status in also:
+                    return reply
+                problem, wait = self._problem(reply), _wait(reply, method, pause)
+            if pause is None or wait is None:
+                raise problem
+            await anyio.sleep(wait)
+        raise AssertionError("the last round returns or raises")
+
+    async def _once(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: object,
+        form: Mapping[str, str] | None,
+    ) -> Reply:
+        headers = {**self._headers(await self._token()), "User-Agent": "cloister"}
+        content = None if body is None else msgspec.json.encode(body)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        url, asked = path if path.startswith(f"{self._origin}/") else f"{self.base}{path}", query
+        for left in range(_REDIRECTS, -1, -1):
+            reply = await self._exchange(
+                method, url, {"headers": headers, "params": asked, "content": content, "data": form}
+            )
+            to = urljoin(url, reply.headers.get("location", ""))
+            moved = reply.status in (307, 308) or (reply.status in (301, 302) and method == "GET")
+            # A renamed repository. The token never goes to another origin.
+            if not (left and moved and to.startswith(f"{self._origin}/")):
+                return reply
+            url, asked = to, None
+        raise AssertionError("the last round returns")
+
+    async def _exchange(self, method: str, url: str, more: dict[str, Any], most: int = _REPLY_BYTES) -> Reply:
+        async with self._client.stream(method, url, **more) as reply:
+            body = bytearray()
+            async for piece in reply.aiter_bytes():
+                body += piece
+                if len(body) > most:
+                    break
+            headers = {name.lower(): value for name, value in reply.headers.items()}
+            return Reply(reply.status_code, bytes(body[: most + 1]), headers, self.host)
+
+    async def text(self, path: str) -> str | None:
+        """The end of a text such as a log, also from the store that the forge redirects to; None if there is none."""
+        reply = await self.ask("GET", path, also=(302, 303, 404, 410))
+        to = reply.headers.get("location", "")
+        if reply.status in (302, 303) and urlsplit(to).scheme == "https":
+            try:
+                reply = await self._exchange("GET", to, {}, _LOG_BYTES)
+            except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+                raise self._unreachable(error) from None
+        return decode(reply.body[-_LOG_BYTES:]) if reply.status == 200 else None
+
+    def _unreachable(self, error: Exception) -> OutsideError:
+        why = one_line(str(error), 160) or type(error).__name__
+        return OutsideError("forge_unreachable", f"{self.host} cannot be reached: {why}.", retryable=True)
+
+    def _problem(self, reply: Reply) -> OutsideError:
+        said = one_line(_said(reply.body), 300)
+        because = f": {said.rstrip('.')}" if said else ""
+        match reply.status:
+            case 429:
+                pass
+            case 403 if _limited(reply):
+                pass
+            case 401:
+                return OutsideError(
+                    "forge_denied", f"{self.host} does not accept the token{because}: give a valid one."
+                )
+            case 403:
+                return OutsideError(
+                    "forge_denied",
+                    f"{self.host} forbids this{because}: `cloister forge check` lists the rights.",
+                )
+            case 404 | 410:
+                return OutsideError(
+                    "forge_missing",
+                    f"{self.host} has no such repository, or the token may not see it{because}.",
+                )
+            case status if status >= 500:
+                return OutsideError(
+                    "forge_unreachable", f"{self.host} failed with status {status}{because}.", retryable=True
+                )
+            case status:
+                return OutsideError("forge_refused", f"{self.host} refused it ({status}){because}.")
+        return OutsideError(
+            "forge_unreachable", f"{self.host} limits the number of requests{because}.", retryable=True
+        )
+
+
+def _limited(reply: Reply) -> bool:
+    """True for the status 403 that means too many requests."""
+    return "retry-after" in reply.headers or reply.headers.get("x-ratelimit-remaining") == "0"
+
+
+def _wait(reply: Reply, method: str, pause: float | None) -> float | None:
+    """Seconds until the next try; None for an error that stays."""
+    if pause is None:
+        return None
+    if reply.status == 429 or (reply.status == 403 and _limited(reply)):
+        wanted = max(pause, _wanted(reply.headers))
+        return wanted if wanted <= _WAIT_SECONDS else None
+    passing = reply.status in (502, 503, 504) if method != "GET" else reply.status >= 500
+    # After 502 and 504 a change may have been made.
+    return pause if passing and (method == "GET" or reply.status == 503) else None
+
+
+def _wanted(headers: Mapping[str, str]) -> float:
+    for name, now in (
+        ("retry-after", 0.0),
+        ("ratelimit-reset", time.time()),
+        ("x-ratelimit-reset", time.time()),
+    ):
+        try:
+            return max(0.0, float(headers[name]) - now)
+        except (KeyError, ValueError):
+            continue
+    return 0.0
+
+
+def _said(body: bytes) -> str:
+    """The message in the reply of an error. Each forge has its own form."""
+    try:
+        found = msgspec.json.decode(body[:65_536])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return ""
+    return "; ".join(dict.fromkeys(_texts(found, 0)))
+
+
+def _texts(found: object, depth: int) -> list[str]:
+    if isinstance(found, str):
+        return [found]
+    if depth > 4:
+        return []
+    if isinstance(found, list):
+        return [text for one in found[:5] for text in _texts(one, depth + 1)]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(found, dict):
+        named = ("message", "error", "errors", "error_description", "detail", "title")
+        return [text for name in named if name in found for text in _texts(found[name], depth + 1)]  # pyright: ignore[reportUnknownArgumentType]
+    return []
+
+
+def _next(link: str, base: str) -> tuple[str, dict[str, str | int]] | None:
+    """The path and the query of the next page from a `Link` header, if it is below `base`."""
+    for entry in link.split(","):
+        url, _, rest = entry.strip().partition(">")
+        if 'rel="next"' in rest and url.startswith(f"<{base}/"):
+            path, _, query = url[1 + len(base) :].partition("?")
+            return path, dict(parse_qsl(query))
+    return None

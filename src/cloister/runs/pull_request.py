@@ -1,0 +1,149 @@
+"""The text of a pull request: what was asked, what changed, the proof, what is not proven, how to verify. Pure."""
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+
+from cloister.core import events as e
+from cloister.core.budget import amount
+from cloister.core.diagnosis import Comparison, statement
+from cloister.core.events.repair import PLAUSIBLE
+from cloister.core.log import Index
+from cloister.core.requests import FileChange
+from cloister.core.text import harmless, one_line
+from cloister.feedback.compare import compare
+from cloister.runs.receipt import code
+from cloister.runs.view import RunView, fold
+
+_TESTS = 10
+_FILES = 12
+_NOTES = 8
+_WORDS_CHARS = 1_500
+_PAGE_CHARS = 20_000
+_MEANING = {
+    "proven": "At least one check was red on the base and is green now, and nothing new is red.",
+    "unbroken": "Nothing new is red, but no test shows the requested change.",
+    "unproven": "No check could run.",
+}
+
+
+def page(events: Sequence[e.Event], winner: e.AttemptEnded, made: e.ChangeMade, receipt: str | None) -> str:
+    """The text for a change that is about to be delivered, as Markdown. Text of models and people is inert in it."""
+    view = fold(events)
+    lines = [
+        *_asked(view),
+        *_changed(winner, made.files),
+        *_proof(events, view, winner),
+        *_open(winner.comparison),
+        *_footer(view, winner, made, receipt),
+    ]
+    text = "\n".join(lines).strip() + "\n"
+    return text if len(text) <= _PAGE_CHARS else text[:_PAGE_CHARS] + "\n\n(cut off)\n"
+
+
+def _asked(view: RunView) -> Iterator[str]:
+    yield "## Asked"
+    yield ""
+    yield quoted(view.prompt)
+    yield ""
+
+
+def _changed(winner: e.AttemptEnded, files: Sequence[FileChange]) -> Iterator[str]:
+    yield "## Changed"
+    yield ""
+    if winner.reason.strip():
+        yield quoted(winner.reason)
+        yield ""
+    for file in files[:_FILES]:
+        status = "" if file.status == "modified" else f" ({file.status})"
+        yield f"- {code(file.path, 160)} +{file.added:,} −{file.removed:,}{status}"
+    if len(files) > _FILES:
+        yield f"- … and {len(files) - _FILES:,} more"
+    yield ""
+
+
+def _proof(events: Sequence[e.Event], view: RunView, winner: e.AttemptEnded) -> Iterator[str]:
+    yield f"## Proof: {winner.outcome}"
+    yield ""
+    yield f"{_MEANING.get(winner.outcome, '')} In short: {code(statement(winner.comparison), 400)}."
+    if Index(events).of(e.PatchChosen, attempt=winner.attempt):
+        yield f"The change was {PLAUSIBLE}."
+    yield ""
+    base, now = (view.base_commit or "")[:12], winner.commit[:12]
+    shown = winner.comparison.shown
+    if shown:
+        yield f"| red on base `{base}`, green on the saved commit `{now}` |"
+        yield "|---|"
+        yield from (f"| {_cell(name)} |" for name in shown[:_TESTS])
+        if len(shown) > _TESTS:
+            yield f"| … and {len(shown) - _TESTS:,} more |"
+        yield ""
+    taken = Index(events).last(e.BaselineTaken)
+    if taken is not None:
+        before = compare(taken.diagnoses, taken.diagnoses)
+        yield f"Before: {_count(before)}. Now: {_count(winner.comparison)}."
+        yield ""
+    if view.checks:
+        yield "Checks, run in a fresh sandbox on the base and on the change:"
+        yield ""
+        yield from (f"- {code(check, 200)}" for check in view.checks)
+        yield ""
+
+
+def _count(found: Comparison) -> str:
+    return f"{found.red:,} red, {found.passed:,} passed"
+
+
+def _open(found: Comparison) -> Iterator[str]:
+    """What the proof does not show."""
+    groups = (
+        ("Red before and now, and unrelated", found.unrelated),
+        ("Red before and now", tuple(one for one in found.still if one not in found.unrelated)),
+        ("Could not run", found.not_run),
+        ("Flaky on the same files", found.flaky),
+    )
+    lines = [
+        f"- {word}: {', '.join(code(name, 120) for name in names[:3])}"
+        + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+        for word, names in groups
+        if names
+    ]
+    lines += [f"- {code(note, 300)}" for note in found.notes[:_NOTES]]
+    if not found.shown:
+        lines.insert(0, "- No test shows the requested change.")
+    yield "## Not proven"
+    yield ""
+    yield from lines or ["- Behaviour that no check of this repository covers."]
+    yield ""
+
+
+def _footer(view: RunView, winner: e.AttemptEnded, made: e.ChangeMade, receipt: str | None) -> Iterator[str]:
+    spent = [f"{view.steps:,} steps", f"{view.usage.total:,} tokens", f"{view.seconds:,.0f} s"]
+    if view.cost is not None:
+        spent.append(amount("dollars", view.cost))
+    yield "## Run"
+    yield ""
+    yield f"- Run {code(view.id)}, attempt {winner.attempt}, commit `{made.commit[:12]}`: {', '.join(spent)}."
+    if view.models:
+        yield f"- Models: {', '.join(code(model, 80) for model in view.models[:5])}."
+    if receipt is not None:
+        digest = hashlib.sha256(receipt.encode()).hexdigest()
+        yield f"- The receipt lists everything that the run touched: `cloister receipt {view.id}` (sha256 `{digest}`)."
+    yield f"- The change again, with its evidence: `cloister log {view.id}` and `cloister diff {view.id}`."
+
+
+_TICKS = re.compile("`{3,}|~{3,}")
+
+
+def quoted(text: str) -> str:
+    """`text` as a quotation that is code: no mention, link, reference, HTML or heading in it means anything."""
+    kept = harmless(text).strip()
+    if len(kept) > _WORDS_CHARS:
+        kept = kept[:_WORDS_CHARS].rstrip() + " …"
+    longest = max((len(run) for run in _TICKS.findall(kept)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}text\n{kept or '(empty)'}\n{fence}"
+
+
+def _cell(name: str) -> str:
+    return code(one_line(name, 200).replace("|", "¦"))

@@ -1,0 +1,154 @@
+"""Every kind of forge keeps the promises of pull requests over its own wire, and its failures have one sentence."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from urllib.parse import urlencode
+
+import pytest
+from tests.forge.pulls.conftest import place_of
+from tests.forge.pulls.wires import Forge, Reply, Request
+
+from cloister.core.errors import OutsideError
+from cloister.forge.pulls.api import Pulls
+from cloister.forge.pulls.hosted import Hosted, client
+from cloister.testing.conformance.pulls import PROMISES, WISH, PullRig
+
+pytestmark = pytest.mark.anyio
+
+one_kind = pytest.mark.parametrize("forge", ["gitlab"], indirect=True)
+"""For what the kinds share."""
+
+
+@pytest.fixture
+async def pulls(forge: Forge) -> AsyncIterator[Pulls]:
+    async with client() as http:
+        yield Hosted(place_of(forge)).pulls(http, f"{forge.url}/team/shop.git")
+
+
+@pytest.fixture
+async def rig(forge: Forge, pulls: Pulls) -> PullRig:
+    async def say(number: int, who: str, text: str, path: str, line: int) -> None:
+        forge.comments.append((number, who, text, path, line))
+
+    async def report(name: str, state: str) -> None:
+        forge.jobs.append((name, state))
+
+    async def merge(number: int) -> None:
+        forge.pulls[number - 1].state = "merged"
+
+    async def text(number: int) -> tuple[str, str, str]:
+        pull = forge.pulls[number - 1]
+        return pull.title, pull.body, pull.onto
+
+    return PullRig(pulls, say, report, merge, text, logs=forge.kind in ("github", "gitlab"))
+
+
+@pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
+async def test_pull_requests_keep_the_promise(
+    promise: Callable[[PullRig], Awaitable[None]], rig: PullRig
+) -> None:
+    await promise(rig)
+
+
+async def _failure(pulls: Pulls) -> OutsideError:
+    with pytest.raises(OutsideError) as caught:
+        await pulls.find("fix")
+    assert "\n" not in caught.value.message
+    return caught.value
+
+
+def _always(status: int, headers: dict[str, str] | None = None) -> Callable[[Request], Reply]:
+    def answer(asked: Request) -> Reply:
+        return status, {"message": "said the forge"}, headers or {}
+
+    return answer
+
+
+@one_kind
+@pytest.mark.parametrize(
+    ("status", "code", "retryable"),
+    [
+        (401, "forge_denied", False),
+        (403, "forge_denied", False),
+        (404, "forge_missing", False),
+        (409, "forge_refused", False),
+        (422, "forge_refused", False),
+        (429, "forge_unreachable", True),
+        (500, "forge_unreachable", True),
+        (503, "forge_unreachable", True),
+    ],
+)
+async def test_a_status_becomes_one_error(
+    forge: Forge, pulls: Pulls, status: int, code: str, *, retryable: bool
+) -> None:
+    forge.faults.append(_always(status))
+    error = await _failure(pulls)
+    assert (error.code, error.retryable) == (code, retryable)
+    assert "said the forge" in error.message
+
+
+@one_kind
+async def test_a_passing_failure_is_tried_again(forge: Forge, pulls: Pulls) -> None:
+    failures = [502, 503]
+    forge.faults.append(lambda asked: (failures.pop(), {}) if failures else None)
+    assert await pulls.find("fix") is None
+    assert len(forge.requests) == 3
+
+
+@one_kind
+async def test_too_many_requests_are_repeated_after_the_wait_that_the_forge_names(
+    forge: Forge, pulls: Pulls
+) -> None:
+    answers: list[Reply] = [(403, {"message": "slow down"}, {"Retry-After": "0"})]
+    forge.faults.append(lambda asked: answers.pop() if answers else None)
+    assert await pulls.find("fix") is None
+
+
+@one_kind
+async def test_a_wait_of_an_hour_is_an_error_that_may_pass(forge: Forge, pulls: Pulls) -> None:
+    forge.faults.append(_always(429, {"Retry-After": "3600"}))
+    assert (await _failure(pulls)).retryable
+    assert len(forge.requests) == 1
+
+
+@one_kind
+async def test_a_change_is_not_repeated_when_its_reply_is_lost(forge: Forge, pulls: Pulls) -> None:
+    forge.lost.add("POST")
+    with pytest.raises(OutsideError) as caught:
+        await pulls.open(WISH)
+    assert caught.value.retryable
+    assert len(forge.pulls) == 1
+
+
+@one_kind
+async def test_a_reply_that_is_no_json_is_one_sentence(forge: Forge, pulls: Pulls) -> None:
+    forge.faults.append(lambda asked: (200, "<html>maintenance</html>"))
+    assert (await _failure(pulls)).code == "forge_unclear"
+
+
+@one_kind
+async def test_a_redirect_to_another_host_gets_no_token(forge: Forge, pulls: Pulls) -> None:
+    forge.faults.append(_always(301, {"Location": "http://127.0.0.1:9/stolen"}))
+    assert (await _failure(pulls)).code == "forge_refused"
+
+
+@one_kind
+async def test_a_renamed_repository_is_followed_on_its_own_host(forge: Forge, pulls: Pulls) -> None:
+    def moved(asked: Request) -> Reply | None:
+        if "moved" in asked.query or len(forge.requests) > 1:
+            return None
+        return 301, {}, {"Location": f"{place_of(forge).api}{asked.path}?" + _query(asked)}
+
+    forge.faults.append(moved)
+    assert await pulls.find("fix") is None
+    assert len(forge.requests) >= 2
+
+
+def _query(asked: Request) -> str:
+    return urlencode(asked.query)
+
+
+async def test_a_token_without_the_right_to_push_is_named(forge: Forge, pulls: Pulls) -> None:
+    forge.may_push = False
+    access = await pulls.access()
+    says = forge.kind != "pagure"  # its API has no rights
+    assert (access.may_push, bool(access.lacks)) == (not says, says)
