@@ -251,8 +251,10 @@ class Trials:
         if plausible:
             stage = "all"
             rest = [name for name in self._passing() if name not in results]
-            for names, cold in ((rest, self._cold), (red, True)):
-                if plausible and names and not (cold and names is red and self._cold):
+            # Only a worker of Python keeps what it imported.
+            again = red if self._suite.language == "python" and not self._cold else []
+            for names, cold in ((rest, self._cold), (again, True)):
+                if plausible and names:
                     more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, names)
