@@ -20,6 +20,7 @@ COMMANDS = {
     "log": "result:log",
     "diff": "result:diff",
     "why": "result:why",
+    "verify": "env:verify",
     "apply": "result:apply",
     "pr": "result:pr",
     "tree": "branch:tree",

@@ -22,6 +22,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "pr": "propose it as pull request",
         "compare": "two runs side by side",
         "receipt": "what the run touched",
+        "verify": "run a proof again",
         "rm": "delete files of old runs",
     },
     "policy": {

@@ -12,7 +12,7 @@ from cloister.core.log import Index, attempts_of, effective, request_of, seen_by
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, decode, harmless, one_line
 from cloister.forge.host import in_bare, must, oid
-from cloister.runs.delivery import base_commit, result_commit
+from cloister.runs.attempts.work import base_commit, result_commit
 
 _WORDS_CHARS = 2_000
 _CALLS = 20
