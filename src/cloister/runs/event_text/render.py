@@ -304,9 +304,13 @@ class Renderer:
             case _:
                 assert_never(body)
 
-    def _asked_for_repair(self) -> bool:
+    def _default(self, harness: str) -> Iterator[Piece]:
+        """Say that there is no model before set-up and the baseline, which may take minutes."""
         new = self._request
-        return new is None or REPAIR in (new.harness, *(wish.harness for wish in wishes(new)))
+        if harness != REPAIR or new is None or REPAIR in (new.harness, *(w.harness for w in wishes(new))):
+            return
+        self._said_repair = True
+        yield from search.started("", by_default=True)
 
     def _started(self, body: e.AttemptStarted) -> Iterator[Piece]:
         mark = self._mark(body.attempt)
@@ -412,10 +416,7 @@ class Renderer:
                 yield from self._phase(body)
             case e.PolicyFixed():
                 yield from facts.policy(body)
-                if body.harness == REPAIR and not self._asked_for_repair():
-                    # Said before set-up and the baseline, which may take minutes.
-                    self._said_repair = True
-                    yield from search.started("", by_default=True)
+                yield from self._default(body.harness)
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
                 yield Status("stopping")
