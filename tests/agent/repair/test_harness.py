@@ -287,8 +287,8 @@ async def test_person_stops_a_search_and_the_files_stay_as_they_were(tmp_path: P
 
         tasks.start_soon(stop)
         ended = await repaired(bench)
-    assert (ended.outcome, ended.commit) == ("red", bench.base)
-    assert "stopped the search" in ended.reason
+        assert (ended.outcome, ended.commit) == ("red", bench.base)
+        assert "stopped the search" in ended.reason
     assert bench.of(PatchChosen) == []
 
 
