@@ -76,7 +76,7 @@ class Trials:
             tasks.start_soon(self._serve)
         self._stack.callback(self._send.close)
         self._stack.callback(self._receive.close)
-        self._stack.callback(tasks.cancel_scope.cancel)  # a job that nobody waits for any more
+        self._stack.callback(tasks.cancel_scope.cancel)  # ends jobs that are left over
         return self
 
     async def __aexit__(

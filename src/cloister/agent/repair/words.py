@@ -28,7 +28,7 @@ OUTSIDE = (
     "package, a service or the environment, where a search cannot repair it."
 )
 STOPPED = (
-    "A person stopped the search after {tried:,} of {total:,} candidates. Start the run again to search anew."
+    "A person stopped the search after {tried:,} of {total:,} candidates. Start the run again to search on."
 )
 DENIED = (
     "The rules of this run deny `write` for the suspect files ({files}), so no candidate may be tried there."
