@@ -13,7 +13,7 @@ import typer.main
 from tests.cli.seeds import DEAD, seed
 
 from cloister.cli.entry import app
-from cloister.cli.help import GROUPS
+from cloister.cli.quick import GROUPS
 from cloister.core.events import (
     AskAnswered,
     AskRaised,

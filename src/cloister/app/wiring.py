@@ -27,7 +27,7 @@ from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError
-from cloister.core.events import Event
+from cloister.core.events import Event, PromptReceived
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
@@ -50,6 +50,7 @@ from cloister.runs.budget import BudgetLedger
 from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
+from cloister.runs.follow_up import Follower
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
@@ -127,6 +128,26 @@ def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:
     return SavePointCollector(
         backbone, partial(whole_log, backbone), repositories, settings.file.save_points, settings.user
     )
+
+
+@asynccontextmanager
+async def _followed(
+    settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor
+) -> AsyncGenerator[None]:
+    """Follow the pull requests of runs while the block lasts, if the settings name a forge."""
+
+    async def tell(run: RunId, prompt: PromptReceived) -> None:
+        await services.repositories.open(run)
+        await backbone.append_outside(run, prompt)
+        supervisor.drive(run)
+
+    if not settings.file.forge or not settings.file.follow_seconds:
+        yield
+        return
+    marks, seconds = settings.data_dir / "pull-requests.json", settings.file.follow_seconds
+    follower = Follower(services.forges, backbone, services.log, tell, settings.user, marks, seconds)
+    async with _background(follower.run):
+        yield
 
 
 @contextmanager
@@ -307,6 +328,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
             await stack.enter_async_context(_background(_collector(settings, backbone).run))
+            await stack.enter_async_context(_followed(settings, services, backbone, supervisor))
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
         yield App(*parts, warming.workshop, set_up)
