@@ -19,6 +19,8 @@ COMMANDS = {
     "interrupt": "watch:interrupt",
     "log": "result:log",
     "diff": "result:diff",
+    "why": "result:why",
+    "verify": "env:verify",
     "apply": "result:apply",
     "pr": "result:pr",
     "tree": "branch:tree",

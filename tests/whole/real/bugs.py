@@ -59,13 +59,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     case: tuple[Case, ...]
 
 
-def load_cases(*languages: str) -> list[ParameterSet]:
+def load_cases(*languages: str) -> tuple[Case, ...]:
     text = Path(__file__).with_name("cases.toml").read_text(encoding="utf-8")
     every = msgspec.convert(tomllib.loads(text), _File).case
+    return tuple(case for case in every if case.language in languages)
+
+
+def each(*languages: str) -> list[ParameterSet]:
+    """The cases as parameters of a test; those that are not tried often only in `make test-long`."""
     return [
         pytest.param(case, id=case.name, marks=() if case.often else pytest.mark.long(only=True))
-        for case in every
-        if case.language in languages
+        for case in load_cases(*languages)
     ]
 
 
