@@ -116,7 +116,6 @@ UNUSABLE = (
     (DEEP, "postCreateCommand must be"),
     ('{"image": "a/b", "containerEnv": {"A=B": "x"}}', "'A=B' is not the name"),
     ('{"image": "a/b", "remoteEnv": {"": "x"}}', "'' is not the name"),
-    ('{"image": "a/b", "build": {"args": {"A=": "x"}}}', "either an image or"),
     ('{"build": {"dockerfile": "D", "args": {"A=": "x"}}}', "'A=' is not the name"),
     ('{"image": "a/b", "containerEnv": {"A": "x\\u0000y"}}', "NUL"),
     ('{"image": "a/b", "postCreateCommand": ["x\\\\\\u0000"]}', "NUL"),
