@@ -69,7 +69,7 @@ def hard_coded(
     base = {word for one in product for word in _literals(one.before or "")}
     lines = [line for one in product for line in _deciding(one)]
     new = {word for line in lines for word in _literals(line)} - base
-    joined = "\n".join(new)  # a literal may be part of a longer one
+    joined = "\n".join(new)[:20_000]  # a literal may be part of a longer one
     found: dict[str, str] = {}
     for path, text in tests.items() if lines else ():
         for name, body in _bodies(path, text[:_TEXT_CHARS], red).items():
