@@ -254,6 +254,8 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
             open_models(access, job_of(new)) if calls_models(access, new) else open_no_models()
         ),
         harness=partial(harness_for, access),
+        author=settings.file.author,
+        people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
         policy=host_policy(settings),
