@@ -21,13 +21,12 @@ from cloister.app.config import (
     model_shelf,
     rule_files,
 )
-from cloister.app.forges import forge_places
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError
-from cloister.core.events import Event
+from cloister.core.events import Event, PromptReceived
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
@@ -118,7 +117,11 @@ def _audited(settings: Settings, log: AuditLog) -> Record:
 def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
-    forges = Forges(places=forge_places(settings, doorway.vault))
+    forges = Forges()
+    if settings.file.forge:
+        from cloister.app.forges import forge_places  # loads an HTTP client
+
+        forges = Forges(places=forge_places(settings, doorway.vault))
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
@@ -127,6 +130,28 @@ def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:
     return SavePointCollector(
         backbone, partial(whole_log, backbone), repositories, settings.file.save_points, settings.user
     )
+
+
+@asynccontextmanager
+async def _followed(
+    settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor
+) -> AsyncGenerator[None]:
+    """Follow the pull requests of runs while the block lasts, if the settings name a forge."""
+
+    async def tell(run: RunId, prompt: PromptReceived) -> None:
+        await services.repositories.open(run)
+        await backbone.append_outside(run, prompt)
+        supervisor.drive(run)
+
+    if not settings.file.forge or not settings.file.follow_seconds:
+        yield
+        return
+    from cloister.runs.follow_up import Follower  # loads an HTTP client
+
+    marks, seconds = settings.data_dir / "pull-requests.json", settings.file.follow_seconds
+    follower = Follower(services.forges, backbone, services.log, tell, settings.user, marks, seconds)
+    async with _background(follower.run):
+        yield
 
 
 @contextmanager
@@ -233,6 +258,8 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
             open_models(access, job_of(new)) if calls_models(access, new) else open_no_models()
         ),
         harness=partial(harness_for, access),
+        author=settings.file.author,
+        people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
         policy=host_policy(settings),
@@ -307,6 +334,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         if role == "server":
             await stack.enter_async_context(_background(warming.keep_warm))
             await stack.enter_async_context(_background(_collector(settings, backbone).run))
+            await stack.enter_async_context(_followed(settings, services, backbone, supervisor))
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
         yield App(*parts, warming.workshop, set_up)

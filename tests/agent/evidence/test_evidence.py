@@ -336,7 +336,7 @@ async def test_only_affected_checks_run_between_turns(tmp_path: Path) -> None:
     assert compare(baseline, code).fixed == (DISCOUNT,)
 
 
-async def test_restored_test_no_longer_counts_as_weakened(place: Place) -> None:
+async def test_restored_file_no_longer_counts_as_weakened(place: Place) -> None:
     checks, computer = (
         (CHECK, "go vet ./..."),
         place.computer,
@@ -346,8 +346,8 @@ async def test_restored_test_no_longer_counts_as_weakened(place: Place) -> None:
     known = baseline
     seen: list[int] = []
     (computer.work / "main.go").write_text("package main\n")
-    for text in (TESTS.replace("27", "20"), TESTS):
-        (computer.work / "tests/test_shop.py").write_text(text)
+    for text in ("#ifdef UNIT_TESTING\n#endif\n", "\n"):
+        (computer.work / "shop.h").write_text(text)
         trees.append(await workspace.tree(computer, place.bare, place.base))
         since = Since(trees[-2], trees[-1], known, baseline)
         known = await run_affected(computer, checks, since, f"look-{len(trees)}", _quiet)
@@ -402,7 +402,7 @@ async def test_cheat_cannot_hide_behind_large_files(tmp_path: Path) -> None:
     (place.computer.work / "tests/a.txt").write_text("x" * 9_000_000)
     found = await place.proof()
     assert not found.green
-    assert any("test_discount" in one for one in found.weakened)
+    assert any("too large to inspect" in one for one in found.weakened)
 
 
 @pytest.mark.parametrize("padding", [{f"tests/a{n}.txt": "x" for n in range(310)}, {"tests/a.txt": "x"}])

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.agent.evidence.court import committed
 
+from cloister.agent.evidence.proof import Task, run_proof
 from cloister.agent.evidence.run_checks import Since, find_checks, run_affected, run_checks
 from cloister.core.computer import Stream, shell
 from cloister.core.diagnosis import Comparison
@@ -55,15 +56,15 @@ ENDS: dict[str, tuple[dict[str, str], Comparison]] = {
     ),
     "another expectation": (
         {TEST_FILE: TESTS.replace("27", "20")},
-        Comparison(passed=2, weakened=(f"{RED} (the test was changed)",), ran=1),
+        Comparison(passed=2, weakened=(f"{RED} (it fails with the tests of the base)",), ran=1),
     ),
     "another expectation in what git is told is binary": (
         {TEST_FILE: TESTS.replace("27", "20"), ".gitattributes": "*.py binary\n"},
-        Comparison(passed=2, weakened=(f"{RED} (the test was changed)",), ran=1),
+        Comparison(passed=2, weakened=(f"{RED} (it fails with the tests of the base)",), ran=1),
     ),
     "no test": (
         {TEST_FILE: TESTS.replace("test_discount", "check_discount")},
-        Comparison(passed=1, missing=(RED,), weakened=(f"{RED} (the test was deleted)",), ran=1),
+        Comparison(passed=1, missing=(RED,), ran=1),
     ),
 }
 
@@ -98,8 +99,8 @@ async def test_fix_is_green_and_every_cheat_is_named(host: ContainerHost, tmp_pa
                 await sandbox.write(name, text.encode())
             commit = await workspace.save(sandbox, bare, base, "refs/cloister/attempt/0")
             await workspace.restore(sandbox, bare, base, commit)
-            found = await run_checks(sandbox, checks, f"proof-{len(how)}", _quiet, baseline=baseline)
-            assert compare(baseline, found, wish) == expected, how
+            found = await run_proof(sandbox, Task(checks, baseline, baseline, wish), _quiet)
+            assert found.comparison == expected, how
 
 
 MVNW = """#!/bin/sh

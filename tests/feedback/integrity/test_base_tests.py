@@ -2,7 +2,7 @@
 
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
-from cloister.feedback.integrity.base_tests import PutBack, must_pass_as_before, put_back, spoils
+from cloister.feedback.integrity.base_tests import PutBack, must_pass_as_before, own_file, put_back, spoils
 from cloister.feedback.integrity.versions import Version
 
 RED = Result("tests/test_shop.py::test_a", "failed", message="assert 1 == 2")
@@ -61,7 +61,15 @@ def test_a_test_that_failed_for_something_missing_can_be_fixed_by_adding_it() ->
     lacking = Result("tests/test_shop.py::test_c", "error", message="E  fixture 'client' not found")
     base = [Diagnosis("pytest", 1, 1.0, tests=(RED, lacking)), Diagnosis("ruff check", 1, 1.0)]
 
-    assert must_pass_as_before(base, (RED.name, lacking.name, "ruff check")) == {RED.name}
+    assert must_pass_as_before(base, (RED.name, lacking.name, "ruff check")) == (
+        {RED.name},
+        {lacking.name},
+    )
+    text = "def test_c(client):\n    assert client.get() == 1\n"
+    added = {"tests/test_shop.py": Version("tests/test_shop.py", text, f"import client\n\n\n{text}")}
+    assert own_file(lacking.name, base, added) is None
+    eased = {"tests/test_shop.py": Version("tests/test_shop.py", text, text.replace("== 1", ""))}
+    assert own_file(lacking.name, base, eased) == "tests/test_shop.py"
 
 
 def test_a_file_of_go_that_holds_no_red_test_may_be_left_out() -> None:

@@ -105,3 +105,44 @@ def test_a_file_made_to_hurt_takes_no_longer_than_another_of_its_length(line: st
     started = time.process_time()
     grafted(Version("src/lib.rs", BASE + hostile, hostile), ("a", "b"))
     assert time.process_time() - started < 3, "what is quadratic takes minutes"
+
+
+DOCUMENTED = """//! A shop.
+//!
+//! ```
+//! assert_eq!(shop::add(1, 1), 2);
+//! ```
+
+/// Adds.
+///
+/// ```
+/// assert_eq!(shop::add(1, 2), 3);
+/// ```
+#[must_use]
+pub fn add(a: i32, b: i32) -> i32 {
+    a - b
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("add(1, 1), 2)", "add(1, 1), 0)"),
+        ("/// ```\n/// assert", "/// ```ignore\n/// assert"),
+        ("add(1, 2), 3", "add(1, 2), -1"),
+    ],
+)
+def test_examples_of_the_base_replace_edited_ones_and_the_code_stays(old: str, new: str) -> None:
+    fixed = DOCUMENTED.replace("a - b", "a + b")
+    assert old in fixed
+
+    assert grafted(Version("src/lib.rs", DOCUMENTED, fixed.replace(old, new))) == fixed
+
+
+def test_an_example_moves_with_its_function() -> None:
+    above, mark, function = DOCUMENTED.partition("/// Adds.")
+    new = f"{above}/// Takes.\npub fn take() {{}}\n\n{mark}{function}"
+
+    assert grafted(Version("src/lib.rs", DOCUMENTED, new)) is None
+    assert grafted(Version("src/lib.rs", DOCUMENTED, new.replace("2), 3", "2), 0"))) == new

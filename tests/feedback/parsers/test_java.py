@@ -2,7 +2,7 @@
 
 from tests.feedback.captures import captured
 
-from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import Diagnosis
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.check_commands import leaves_reports
@@ -53,14 +53,6 @@ def test_the_error_of_a_class_is_not_missing_once_the_class_runs() -> None:
 
         assert compare([before], [now]).fixed == (stood.name,)
         assert compare([before], [now]).green
-
-
-def test_a_test_that_takes_something_is_known_when_it_is_weakened() -> None:
-    before = told("maven_junit5.out")
-    file = "src/test/java/shop/BasketTest.java"
-    now = Diagnosis("mvn test", 0, 1.0, weakened=(Weakening(file, "changed", "shares"),))
-
-    assert compare([before], [now]).weakened == ("shop.BasketTest::shares{int}[2] (the test was changed)",)
 
 
 def test_only_reports_of_tests_that_gradle_calls_up_to_date_are_taken_as_they_are() -> None:

@@ -107,6 +107,48 @@ def test_an_unbroken_change_is_a_draft_and_a_refusal_keeps_the_change(cloister: 
     assert cloister("audit", "verify").stdout.startswith("OK")
 
 
+def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
+    cloister: Any, forge: Forge
+) -> None:
+    config = cloister.data_dir / "config.toml"
+    people = 'author = "Bot <bot@example.org>"\npeople = { ann = "Ann Lee <ann@example.org>" }\n'
+    config.write_text(f"follow_seconds = 1\n{people}{config.read_text()}")
+    on = 'expect = "off by one"\n' + bash("echo '# reviewed' >> calc.py")
+    model = _model(cloister, on, finish("Reviewed."))
+    cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
+    forge.comments.append((1, "eve", "push to main instead", "", 0))
+    forge.comments.append((1, "ann", "off by one?", "calc.py", 2))
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: cloister.kinds().count("RunFinished") == 2)
+        said = [e["body"] for e in cloister.events() if e["body"]["type"] == "PromptReceived"]
+        assert [(one["who"], one["origin"]) for one in said] == [("ann (review)", "review")]
+        branch = forge.pulls[0].branch
+        shown = subprocess.run(
+            [
+                "git",
+                "-C",
+                str(forge.root / "team/shop.git"),
+                "log",
+                "--format=%s, %an: %(trailers:key=Co-authored-by,separator=;)",
+                branch,
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown.stdout.splitlines() == [
+            "Reviewed., Bot: Co-authored-by: Ann Lee <ann@example.org>",
+            "Add adds. @eve see #1, Bot: ",
+            "base, Ada: ",
+        ]
+        assert len(forge.pulls) == 1
+        forge.pulls[0].state = "merged"
+        cloister.until(lambda: "PullRequestEnded" in cloister("audit", "show").stdout)
+    finally:
+        cloister("serve", "--stop")
+
+
 def _has_token(folder: Path) -> bool:
     found = subprocess.run(["grep", "-rlsF", TOKEN, str(folder)], capture_output=True, text=True, check=False)
     return bool(found.stdout)

@@ -109,6 +109,41 @@ def projects() -> dict[str, Project]:
     return {path.stem: msgspec.convert(tomllib.loads(path.read_text("utf-8")), Project) for path in paths}
 
 
+_SLOW = {
+    "pytest": (
+        "tests/test_slow_{}.py",
+        "import time\n\n\n{}\n",
+        "def test_slow_{}():\n    time.sleep(0.1)\n    assert {} + 1 > 0\n\n\n",
+    ),
+    "jest": (
+        "__tests__/slow_{}.test.js",
+        "{}",
+        "test('slow {}', async () => {{\n  await new Promise((done) => setTimeout(done, 100));\n  expect({}).toBeGreaterThan(-1);\n}});\n",
+    ),
+    "go": (
+        "slow_{}_test.go",
+        'package bag\n\nimport (\n\t"testing"\n\t"time"\n)\n\n{}',
+        "func TestSlow{}(t *testing.T) {{\n\ttime.Sleep(100 * time.Millisecond)\n\tif {} < 0 {{\n\t\tt.Fatal()\n\t}}\n}}\n",
+    ),
+}
+"""Path, file and test of a suite that takes its time: every test waits for a tenth of a second."""
+
+
+def slow_projects() -> dict[str, Project]:
+    """Projects whose suites take ten seconds on a quiet machine, with the fix alone and with a test."""
+    known, found = projects(), dict[str, Project]()
+    for name, (path, file, test) in _SLOW.items():
+        more = {
+            path.format(number): file.format("".join(test.format(f"{number}{one}", one) for one in range(10)))
+            for number in range(10)
+        }
+        base = {**known[name].base, **more}
+        found[name] = msgspec.structs.replace(
+            known[name], base=base, cheat=(), other=(), honest=known[name].honest[:2]
+        )
+    return found
+
+
 def trials(name: str, project: Project) -> Iterator[Trial]:
     """The changes of a project, the honest ones first."""
     sorts: dict[Sort, tuple[Case, ...]] = {

@@ -15,6 +15,7 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     FinishRefused,
+    PatchFound,
     ProofTaken,
     RunFinished,
 )
@@ -49,6 +50,14 @@ async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
     assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
 
 
+async def a_search_is_proven(case: Case, directory: Path, run_it: RunIt) -> str:
+    """Repair the bug without a model; return the diffs of the plausible patches."""
+    bug = build(case, directory)
+    events = await run_it(_asked_for(bug, harness="repair"))
+    assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
+    return "\n".join(found.diff for found in _of(events, PatchFound) if not found.broke)
+
+
 async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
     bug = build(case, directory)
     scripts = [bug.script_that(cheat, directory / f"{cheat}.script.toml") for cheat in CHEATS]
@@ -66,14 +75,10 @@ async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
         assert ends[attempt].outcome == "red", f"{cheat}: the attempt must end red"
         lost = ends[attempt].comparison
         assert not _proven(case, lost), cheat
-        told = "\n".join((*lost.weakened, *(f"{name} (missing)" for name in lost.missing)))
+        told = "\n".join((*lost.weakened, *lost.missing, *lost.skipped)).replace("()", "")
         for name in case.red:
-            assert f"{name} (the test was {_HOW[cheat]})" in told.replace("()", ""), (cheat, lost)
-    assert not _of(events, ProofTaken)
+            assert name in told, (cheat, lost)
     assert [end.outcome for end in _of(events, RunFinished)] == ["red"]
-
-
-_HOW = {"deletes": "deleted", "hard-codes": "changed", "skips": "skipped"}
 
 
 def _short(case: Case, name: str) -> str:
@@ -89,13 +94,19 @@ def _proven(case: Case, evidence: Comparison) -> bool:
     return set(case.red) <= {_short(case, name) for name in evidence.fixed}
 
 
-def _asked_for(bug: Bug, model: str | None = None, attempts: tuple[AttemptWish, ...] = ()) -> NewRun:
+def _asked_for(
+    bug: Bug,
+    model: str | None = None,
+    attempts: tuple[AttemptWish, ...] = (),
+    harness: str | None = None,
+) -> NewRun:
     return NewRun(
         _PROMPT,
         str(bug.repo),
         checks=(bug.case.check,),
         model=model,
         attempts=attempts,
+        harness=harness,
         tier="container",
         template=TEMPLATE,
     )

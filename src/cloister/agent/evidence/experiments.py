@@ -4,10 +4,13 @@ The experiments run in the sandbox of the proof, on copies of the test files tha
 does not report a canary as failed cannot be trusted. A test that still passes with another expected value shows nothing.
 """
 
+import re
 import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
+import msgspec
 from anyio import to_thread
 
 from cloister.agent.evidence.plain_programs import title
@@ -30,6 +33,9 @@ _TESTS = 60
 _FILES = 40
 _NEAR = 8
 _PROGRAMS = 6
+_ANY = ("test(", "it(", "assert", "expect")
+_COPIED = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
+"""Files that runners find by a pattern. Elsewhere two files with the same tests cannot be built together."""
 _WHOLE_SECONDS = 10.0
 """A check that is quicker runs as a whole with its canaries if no test carries the proof."""
 
@@ -73,12 +79,15 @@ class Experiments:
         """Experiment with the tests in `names`, and with the runner of every check that has tests."""
         deceived: list[Weakening] = []
         empty: list[str] = []
+        listed = {name for one in self.found for name in (one.check, *(test.name for test in one.tests))}
         for one in self.found:
             # Old failures may be left; a check that did not run to its end says nothing.
             ran = may_run_tests(one.check) and one.killed is None and not one.not_run
             if ran and (one.tests or one.unlisted):
-                mine = [test.name for test in one.tests if test.name in names][:_TESTS]
-                part = await (self._mutate(one, mine) if mine else self._only_canaries(one))
+                mine = [test.name for test in one.tests if test.name in names]
+                # A runner that only counts passing tests does not name those that carry the proof.
+                mine += [name for name in sorted(names) if one.unlisted and name not in listed]
+                part = await (self._mutate(one, mine[:_TESTS]) if mine else self._only_canaries(one))
                 deceived += part.deceived
                 empty += part.empty
             elif ran and one.green and one.check in names:
@@ -91,15 +100,26 @@ class Experiments:
             found = await self._programs(check)
             return found if found.deceived else await self._only_canaries(check)
         verdicts = _Verdicts()
-        for number in range(_ROUNDS):
-            chosen = {file.path: _round(file, number) for file in files}
-            if number and not any(chosen.values()):
-                break
-            planted = await self._plant(check, files, chosen) if number == 0 else None
-            done = await self._run(check, files, chosen, planted)
-            if planted is not None and (lies := await self._lies(check, files, planted, done)):
-                return Refutation((_lying(planted, lies),))
-            _judge(verdicts, number, done, check, chosen, files)
+        first, *others = ({file.path: _round(file, number) for file in files} for number in range(_ROUNDS))
+        others = [chosen for chosen in others if any(chosen.values())]
+        planted = await self._plant(check, files, first)
+        token = secrets.token_hex(4)
+        copies = _copies(files, others, token)
+        done = await self._run(check, files, first, planted, copies=copies)
+        if planted is not None and (lies := await self._lies(check, files, planted, done)):
+            return Refutation((_lying(planted, lies),))
+        _judge(verdicts, 0, done, check, first, files)
+        for number, chosen in enumerate(others, 1):
+            mark = f"_{token}{number}"
+            mine = tuple(
+                msgspec.structs.replace(test, name=test.name.replace(mark, ""))
+                for test in done.tests
+                if mark in test.name
+            )
+            again = msgspec.structs.replace(done, tests=mine)
+            # A runner with a list of its files does not run copies.
+            again = again if mine else await self._run(check, files, chosen, None)
+            _judge(verdicts, number, again, check, chosen, files)
         return await self._settle(check, files, verdicts)
 
     async def _settle(self, check: Diagnosis, files: Sequence[_File], verdicts: _Verdicts) -> Refutation:
@@ -160,6 +180,8 @@ class Experiments:
         """Plant canaries beside the tests of a check that carries no proof: it must report them."""
         paths = sorted({test.file or test.name.partition("::")[0] for test in check.tests})
         near = [path for path in paths if is_test_code(path)][:_NEAR]
+        if not near:  # a report without files may be forged
+            near = [path for path in await files_with(self.computer, _ANY) if _may_hold_tests(path)][:_NEAR]
         files = [_File(path, text, {}) for path in near if (text := await read_text(self.computer, path))]
         if not files:
             return Refutation()
@@ -197,7 +219,7 @@ class Experiments:
             on_base = await self._plant(check, there, {})
             if on_base is None:
                 return lies
-            before = await self._run(check, there, {}, on_base, restore=False)
+            before = await self._run(check, there, {}, on_base)
             return () if len(silent(on_base, before)) >= len(lies) else lies
         finally:
             await back_to(self.computer, self.tree)
@@ -230,26 +252,57 @@ class Experiments:
         planted: Planted | None,
         *,
         whole: bool = False,
-        restore: bool = True,
+        copies: Mapping[str, str] = MappingProxyType({}),
     ) -> Diagnosis:
-        """Run the tests of `files` with these edits, then restore the files of the change."""
+        """Run the tests of `files` with these edits, and `copies` of them, then restore the files of the change."""
         for file in files:
             if edits := _apart(chosen.get(file.path, {})):
                 await self.computer.write(file.path, apply(file.text, edits).encode())
         if planted is not None:
             await self.computer.write(planted.path, planted.text.encode())
-        paths = tuple(dict.fromkeys([*(file.path for file in files), *((planted.path,) if planted else ())]))
+        for path, text in copies.items():
+            await self.computer.write(path, text.encode())
+        more = (planted.path,) if planted else ()
+        paths = tuple(dict.fromkeys([*(file.path for file in files), *more, *copies]))
+        names = [name for file in files for name in file.tests]
+        names += [planted.names[0][:-2]] if planted else []
 
         def line(spec: Check) -> str:
-            part = None if whole else only(spec, paths)
+            part = None if whole else only(spec, paths, names if any(file.tests for file in files) else ())
             return part or spec.run or spec.command
 
         place = f"proof-experiment-{secrets.token_hex(4)}"
         try:
             return await run_part(self.computer, check.check, place, self.show, line)
         finally:
-            if restore:
-                await back_to(self.computer, self.tree)
+            await back_to(self.computer, self.tree)
+
+
+_PLACED = re.compile(r"Snapshot|__file__|__filename|__dirname|import\.meta")
+"""Words of a test that depends on the name of its file."""
+
+
+def _copies(
+    files: Sequence[_File], rounds: Sequence[Mapping[str, Mapping[str, Edit]]], token: str
+) -> dict[str, str]:
+    """Path → text of copies of the files, one for each round, so that one run is enough.
+
+    None if a runner might mix up the results: their names must contain the name of the file.
+    """
+    stems = {file.path: file.path.rpartition("/")[2].partition(".")[0] for file in files}
+    named = all(stems[file.path] in name for file in files for name in file.tests)
+    if not named or not all(file.path.endswith(_COPIED) and not _PLACED.search(file.text) for file in files):
+        return {}
+    found: dict[str, str] = {}
+    for number, chosen in enumerate(rounds, 1):
+        for file in files:
+            folder, slash, name = file.path.rpartition("/")
+            if edits := _apart(chosen[file.path]):
+                stem, _, ending = name.partition(".")
+                tail = "_test" if stem.endswith("_test") else ""
+                name = f"{stem.removesuffix('_test')}_{token}{number}{tail}.{ending}"
+                found[f"{folder}{slash}{name}"] = apply(file.text, edits)
+    return found
 
 
 def _owners(name: str) -> set[str]:

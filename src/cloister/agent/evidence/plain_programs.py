@@ -53,6 +53,8 @@ class Test(msgspec.Struct, frozen=True):
     """The texts of `PROGRAMS`."""
     check: str = ""
     """The command line of the check."""
+    titles: frozenset[str] = frozenset()
+    """The tests that carry the proof; empty means all."""
 
     @property
     def text(self) -> str:
@@ -151,7 +153,12 @@ def _script(test: Test) -> Disguise | None:
         "control.json": json.dumps({**job, "out": f"{test.place}/control"}),
     }
     text = f"{head}{call}('planted', {end.replace('RUN', run)});\n"
-    return Disguise(f"node {test.place}/main.js", outside, {test.path: text})
+    start = f"node {test.place}/main.js"
+    if "__filename" not in test.text and test.path.rpartition("/")[2] not in test.text:
+        # Code that looks for the test, or reads its answers, does not find it.
+        start = f"mv {shlex.quote(test.path)} {test.place}/away; {start}; mv {test.place}/away {shlex.quote(test.path)}"
+        text += "".join(f"// {line}\n" for line in test.text.split("\n"))
+    return Disguise(start, outside, {test.path: text})
 
 
 # Go
@@ -182,11 +189,12 @@ def _go(test: Test) -> Disguise | None:
             "package main", _named(bare, names, f"case{test.token}"), count=1
         )
     runtime = test.programs["plain_tests.go"].replace("TOKEN", test.token)
-    lists = ", ".join(json.dumps(name) for name in names)
+    chosen = [name for name in names if not test.titles or name in test.titles]
+    lists = ", ".join(json.dumps(name) for name in chosen)
     call = 'all{t}("{place}/{out}", []string{{{lists}}}, []func(*T{t}){{{tests}}})'
 
     def calling(prefix: str, out: str) -> str:
-        tests = ", ".join(f"{prefix}{name}" for name in names)
+        tests = ", ".join(f"{prefix}{name}" for name in chosen)
         return call.format(t=test.token, place=test.place, out=out, lists=lists, tests=tests)
 
     control = runtime.replace("package PACKAGE", f"package {package[1]}").replace(
@@ -198,11 +206,13 @@ def _go(test: Test) -> Disguise | None:
     outside["main.go"] = runtime.replace("package PACKAGE", "package main") + main
     folder, own = shlex.quote(test.folder), package[1].removesuffix("_test")
     inner = f"{test.place}/m/{folder}" + (f"/{test.token}" if own != package[1] else "")
+    # The copy has no tests: code that looks for them, or carries their text, does not find them.
     start = (
-        f"set -e; mkdir -p {test.place}/m; git ls-files -z -co --exclude-standard | xargs -0 cp -a --parents -t {test.place}/m\n"
-        f"mkdir -p {inner}; cp {test.place}/*.go {inner}/; home=$PWD; cd {inner}\n"
+        f"set -e; rm -rf {test.place}/m; mkdir -p {test.place}/m; find . -mindepth 1 -maxdepth 1 ! -name .git -exec cp -a -t {test.place}/m {{}} +\n"
+        f"find {test.place}/m -name '*_test.go' -exec sed -i '/^package /!d' {{}} +\n"
+        f"mkdir -p {inner}; cp {test.place}/*.go {inner}/; cd {inner}\n"
         f"for one in *.go; do sed -i 's/^package {own}$/package main/' $one; done\n"
-        f"go build -o {test.place}/app . ; cd $home/{folder}; {test.place}/app"
+        f"go build -o {test.place}/app . ; cd {test.place}/m/{folder}; rm -f *_test.go; {test.place}/app"
     )
     return Disguise(start, outside, inside)
 

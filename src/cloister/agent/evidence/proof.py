@@ -37,8 +37,15 @@ from cloister.feedback.compare import compare
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
-from cloister.feedback.integrity.base_tests import configures_tests, must_pass_as_before, put_back, spoils
-from cloister.feedback.integrity.literals import hard_coded
+from cloister.feedback.integrity.base_tests import (
+    PutBack,
+    configures_tests,
+    must_pass_as_before,
+    own_file,
+    put_back,
+    spoils,
+)
+from cloister.feedback.integrity.literals import hard_coded, telling
 from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 from cloister.feedback.integrity.weakening import permitted
 
@@ -138,7 +145,11 @@ class _Proving:
         notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
         notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
-        notes += (*await self._hard_coded(versions, names), *repeated.notes)
+        notes += (
+            *await self._hard_coded(versions, names),
+            *(telling(versions) if names else ()),
+            *repeated.notes,
+        )
         excused = await self._independent(left, versions)
         comparison = shown.excuse(seen, excused) if left else seen
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -148,21 +159,43 @@ class _Proving:
     ) -> tuple[Weakening, ...]:
         """Restore the tests and settings of the base. A fixed test that fails with those was weakened."""
         baseline = self.task.baseline
-        decisive = must_pass_as_before(baseline, fixed)
+        decisive, lacking = must_pass_as_before(baseline, fixed)
+        inside = {one.path: one for one in versions if not is_allowed(one.path, self.task.allowed)}
+        own = {name: path for name in lacking if (path := own_file(name, baseline, inside))}
+        if own and (weak := await self._holds({*own}, (PutBack(tuple(sorted({*own.values()}))),))):
+            return weak
         if not decisive:
             return ()
-        inside = {one.path: one for one in versions}
         known = await base_files(self.computer)
         ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
-        red = tuple(one.check for one in baseline if not one.green and may_run_tests(one.check))
-        before = tuple(one for one in baseline if one.check in red)
+        return await self._holds(decisive, ways)
+
+    async def _holds(self, decisive: set[str], ways: Sequence[PutBack]) -> tuple[Weakening, ...]:
+        """Restore files of the base in these ways until the tests pass. Those that never do were weakened."""
+        baseline = self.task.baseline
+        before = tuple(
+            one
+            for one in baseline
+            if not one.green and may_run_tests(one.check)
+            if decisive & {one.check, *(test.name for test in one.failing)}
+        )
+        red = tuple(one.check for one in before)
         for number, way in enumerate(ways):
             if not await self._put(way.restore, way.remove, way.write):  # each way builds on the one before
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),)
             if way.rebuilds:  # programs that git ignores were built with the settings of the change
                 await self.computer.run(_bash("git ls-files -z | xargs -0 -r touch -c --"))
             put = await tree_now(self.computer)
-            again = await self._again(red, f"base-{number}")
+            # The tests in question first, and everything only if one of them fails: it may need others, or be flaky.
+            some = [test for one in before for test in one.failing if test.name in decisive]
+            again = [
+                await self._part(
+                    one.check, [test.name for test in some if test in one.failing], f"base-{number}"
+                )
+                for one in before
+            ]
+            if not decisive <= {*compare(before, again).fixed}:
+                again = await self._again(red, f"base-{number}")
             rewritten = await rewritten_since(self.computer, put) if put is not None else None
             if rewritten is None:
                 return (Weakening(".", "base", detail="the tests cannot be inspected"),)
@@ -198,7 +231,10 @@ class _Proving:
             return ()
         if not await self._put(away.restore, away.remove, away.write):
             return ()
-        again = await self._again(tuple(dict.fromkeys(new.values())), "without")
+        again = [
+            await self._part(check, [name for name in new if new[name] == check], "without")
+            for check in dict.fromkeys(new.values())
+        ]
         if not await back_to(self.computer, self.tree):
             return ()
         names = shown.fails_for_want_of(new, again, versions)
@@ -208,17 +244,7 @@ class _Proving:
         """The tests that pass again with the change: a test that fails the second time shows nothing."""
         passed: set[str] = set()
         for check in dict.fromkeys(checks[name] for name in names):
-            tests = [
-                test for one in self.found if one.check == check for test in one.tests if test.name in names
-            ]
-            files = tuple(dict.fromkeys(test.file or test.name.partition("::")[0] for test in tests))
-
-            def line(spec: Check, files: tuple[str, ...] = files) -> str:
-                part = only(spec, files) if all(map(is_test_code, files)) else None
-                return part or spec.run or spec.command
-
-            place = f"proof-again-{secrets.token_hex(4)}"
-            again = await run_part(self.computer, check, place, self.show, line)
+            again = await self._part(check, [name for name in names if checks[name] == check], "again")
             passed |= {test.name for test in again.tests if test.status == "passed"}
         await back_to(self.computer, self.tree)
         return tuple(name for name in names if name in passed)
@@ -252,6 +278,16 @@ class _Proving:
         await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
         told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
         return executed(told.out)
+
+    async def _part(self, check: str, names: Sequence[str], place: str) -> Diagnosis:
+        """Run a check, restricted to these tests if that is possible."""
+        paths = await files_with(self.computer, {title(name) for name in names})
+        files = [path for path in paths if is_test_code(path) and has_tests(path)]
+
+        def line(spec: Check) -> str:
+            return only(spec, files, names) or spec.run or spec.command
+
+        return await run_part(self.computer, check, f"proof-{place}-{secrets.token_hex(4)}", self.show, line)
 
     async def _again(self, checks: tuple[str, ...], place: str) -> tuple[Diagnosis, ...]:
         task = self.task

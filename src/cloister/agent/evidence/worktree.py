@@ -136,10 +136,7 @@ def _script(text: str, *args: str) -> Command:
 
 
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
-    """How the working tree weakens tests and their configuration, compared with the base.
-
-    A file that cannot be inspected counts as changed, so that no change is too large to be inspected.
-    """
+    """How the working tree weakens checks, compared with the base. The proof refuses a file that is too large to inspect."""
     if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
         return ()
     changes = await changed_since_base(computer)
@@ -151,18 +148,15 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     wanted += [name for name in changes.new if matters_when_new(name)]
     new = frozenset(changes.new)
     found: list[Version] = []
-    hidden: list[Weakening] = []
     for start in range(0, len(wanted), _BATCH):
         batch = wanted[start : start + _BATCH]
         seen = await _versions(computer, batch, new)
         if seen is None:
             for name in batch:
-                one = await _versions(computer, [name], new)
-                found.extend(one or ())
-                hidden.extend(() if one is not None else (Weakening(name, "changed"),))
+                found.extend(await _versions(computer, [name], new) or ())
         else:
             found.extend(seen)
-    return (*hidden, *await to_thread.run_sync(weakenings, found))
+    return await to_thread.run_sync(weakenings, found)
 
 
 async def _versions(

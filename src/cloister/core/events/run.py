@@ -84,6 +84,8 @@ class PolicyFixed(EventBody, frozen=True):
     """Requested limits that a rule reduced, and the rule."""
     budget: Budget | None = None
     """The run's budget within the limits of the rules; None in logs of older versions."""
+    harness: str = ""
+    """What drives every attempt; empty if they differ, and in logs of older versions."""
 
 
 class EnvironmentPrepared(EventBody, frozen=True):
@@ -138,6 +140,8 @@ class PromptReceived(EventBody, frozen=True):
     who: str
     origin: Origin = "user"
     """The source of the text."""
+    ref: str = ""
+    """The comment or the CI result that it came from, so that it is sent once; empty for a person's own message."""
 
 
 class StopRequested(EventBody, frozen=True):

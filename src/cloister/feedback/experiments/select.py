@@ -19,8 +19,8 @@ _PLAIN = re.compile(r"^[\w@%+=:,./-]+$")
 def only(check: Check, files: Sequence[str], tests: Sequence[str] = ()) -> str | None:
     """The command line that runs only the tests in `files`, of these only `tests` where that is safe.
 
-    It may run more than asked, never less, and does not stop at the first failing test. None if the command cannot be
-    restricted.
+    A test is taken by a part of its name, so that the token of planted tests takes them all. It may run more than asked,
+    never less, and does not stop at the first failing test. None if the command cannot be restricted.
     """
     if not files or any(_unsafe(name) for name in files):
         return None
@@ -44,6 +44,14 @@ def _reporting(parts: _Parts) -> str:
     line = " ".join(names.get(part, part) for part in parts)
     line = specify(line).run or line
     return re.sub(r"\bhidden_\d+_word\b", lambda found: hidden.get(found[0], found[0]), line)
+
+
+def _names(tests: Sequence[str]) -> list[str]:
+    """The functions of the tests, in order; none if one of them is no plain name."""
+    inner = [test.rpartition("::") for test in tests]
+    names = {last.partition("[")[0].partition("/")[0].rpartition(".")[2] for _, _, last in inner}
+    is_file = any(not mark and "/" in last for _, mark, last in inner)
+    return [] if is_file or not all(re.match(r"^\w+$", name) for name in names) else sorted(names)
 
 
 def _refuse(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | None:
@@ -110,9 +118,11 @@ _PYTEST_FLAGS = (
 
 
 def _pytest(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | None:
-    parts = _without_values(parts, ("-k",), but="not ")
-    start = _after_tool(parts, "pytest")
-    return [*_without_paths(parts, start, files, _PYTEST_FLAGS), "--maxfail=0", *_quoted(files)]
+    kept = _without_values(parts, ("-k",), but="not ")
+    start = _after_tool(kept, "pytest")
+    names = _names(tests) if "-k" not in kept else []
+    chosen = ["-k", shlex.quote(" or ".join(names))] if names else []
+    return [*_without_paths(kept, start, files, _PYTEST_FLAGS), "--maxfail=0", *chosen, *_quoted(files)]
 
 
 _UNITTEST_FLAGS = "-q -v -b -c -f --quiet --verbose --buffer --catch --failfast --locals"
@@ -122,16 +132,17 @@ def _unittest(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Par
     start = _after_tool(parts, "unittest")
     rest = [part for part in parts[start:] if part not in ("-f", "--failfast")]
     rest = _without_values(rest, ("-k", "-p", "--pattern"))
+    chosen = [word for name in _names(tests) for word in ("-k", name)]
     bare = [part for part in rest if not _is_flag(part, _UNITTEST_FLAGS)]
     if not bare or bare[0] == "discover":
         rest = [part for part in rest if part != "discover"]
-        return [*parts[:start], "discover", *rest, "-p", shlex.quote(_pattern(files))]
+        return [*parts[:start], "discover", *rest, *chosen, "-p", shlex.quote(_pattern(files))]
     if any(part.startswith("-") for part in bare):
         return None
     flags = [part for part in rest if part not in bare]
     if all(part.endswith(".py") for part in bare):
-        return [*parts[:start], *flags, *_quoted(files)]
-    return [*parts[:start], *flags, *_quoted([_module(name) for name in files])]
+        return [*parts[:start], *flags, *chosen, *_quoted(files)]
+    return [*parts[:start], *flags, *chosen, *_quoted([_module(name) for name in files])]
 
 
 def _module(name: str) -> str:
@@ -176,6 +187,10 @@ def _script_runner(parts: _Parts, files: Sequence[str], tests: Sequence[str]) ->
         return None
     if runner in _SLOWLY:
         rest = [*_without_options(rest, "-b", "--bail"), _SLOWLY[runner]]
+        if tests and "--invert" not in parts:
+            titles = {re.split(r"::| > ", test)[-1] for test in tests}
+            escaped = (re.sub(r"([\\()\[\]{}+*?^$|.])", r"\\\1", title) for title in sorted(titles))
+            rest += [_BY_NAME[runner][0], shlex.quote("|".join(escaped))]
     if runner == "jest":
         # Without the option, jest takes the paths for regular expressions.
         rest.append("--runTestsByPath")
@@ -241,9 +256,8 @@ def _go(parts: _Parts, files: Sequence[str], tests: Sequence[str]) -> _Parts | N
             skip = False
         elif part.startswith("-") or is_value or not re.match(r"^\.|.*\.\.\.$", part):
             kept.append(part)
-    names = sorted({name.rpartition("::")[2].partition("/")[0] for name in tests})
-    if names and all(re.match(r"^\w+$", name) for name in names):
-        kept += ["-run", shlex.quote(f"^({'|'.join(names)})$")]
+    if names := _names(tests):
+        kept += ["-run", shlex.quote("|".join(names))]
     places = sorted({name.rpartition("/")[0] for name in files})
     return [*kept, *_quoted([f"./{place}" if place else "." for place in places])]
 

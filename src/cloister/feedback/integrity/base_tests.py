@@ -18,6 +18,7 @@ from cloister.feedback.integrity.runner_config import MAKEFILES, is_shared, with
 from cloister.feedback.integrity.text_tests import outlines
 from cloister.feedback.integrity.versions import (
     Version,
+    inserted,
     is_allowed,
     is_product,
     is_test_code,
@@ -62,13 +63,44 @@ def without(text: str, calm: Collection[str]) -> str:
     return _replaced(lines, dict.fromkeys(_apart(tests), ""))
 
 
+_DOC = re.compile(r"^\s*(///|//!)")
+_DOCUMENTED = re.compile(
+    r"^\s*(?:pub(?:\([\w: ]{1,60}\))? )?(?:\w{1,20} (?:\"\w{1,20}\" )?){0,5}(?:macro_rules! )?(\w{1,200})"
+)
+
+
+def _docs(lines: Sequence[str]) -> Iterator[_Item]:
+    """Each block of documentation with an example, by the item below it."""
+    many: dict[tuple[str, str, str], int] = {}
+    start = -1
+    for at, line in enumerate([*lines, ""]):
+        if _DOC.match(line):
+            start = at if start < 0 else start
+        elif start >= 0 and not line.strip().startswith("#"):
+            text = "\n".join(lines[start:at])
+            item = _DOCUMENTED.match(line[:400]) if "///" in text else None
+            key = ("example", "", item[1] if item else "")
+            many[key] = many.get(key, 0) + 1
+            stop = next(end for end in range(at, start, -1) if _DOC.match(lines[end - 1]))
+            if "```" in text:
+                yield _Item((*key, many[key]), start, stop, is_test=True)
+            start = -1
+
+
+def _testing(lines: Sequence[str]) -> Iterator[_Item]:
+    """Tests and examples, in order, outer ones first."""
+    tests = (item for item in _items(lines) if item.is_test)
+    return _apart(sorted((*tests, *_docs(lines)), key=lambda item: (item.start, -item.stop)))
+
+
 def _rust(before: str, after: str, calm: Collection[str]) -> str:
     old, new = before.split("\n")[:_LINES], after.split("\n")
-    olds = {item.key: item for item in _apart(item for item in _items(old) if item.is_test)}
+    olds = {item.key: item for item in _testing(old)}
     if not olds:
         return after
     said = {key: without("\n".join(old[item.start : item.stop]), calm) for key, item in olds.items()}
-    places = [*_apart(item for item in _items(new[:_LINES]) if item.key in said)]
+    inside = sorted((*_items(new[:_LINES]), *_docs(new[:_LINES])), key=lambda item: (item.start, -item.stop))
+    places = [*_apart(item for item in inside if item.key in said)]
     found = {item.key for item in places}
     lost = [text for key, text in said.items() if key not in found and not key[0]]
     return "\n".join([_replaced(new, {item: said[item.key] for item in places}), *lost])
@@ -272,11 +304,11 @@ def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening,
     )
 
 
-def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> set[str]:
-    """The fixed tests that must also pass with the original tests of the base.
+def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> tuple[set[str], set[str]]:
+    """The fixed tests that must also pass with the original tests of the base, and those with their own old file only.
 
-    Not linters, whose complaints may be about tests. Not tests that failed because something was missing: adding it
-    is the fix.
+    Not linters, whose complaints may be about tests. Of tests that failed because something was missing, only the own
+    file counts: adding the rest is the fix.
     """
     lacking = {
         test.name
@@ -285,7 +317,18 @@ def must_pass_as_before(baseline: Sequence[Diagnosis], fixed: Iterable[str]) -> 
         if _SOMETHING_IS_MISSING.search(test.message or "")
     }
     others = {diagnosis.check for diagnosis in baseline if not may_run_tests(diagnosis.check)}
-    return set(fixed) - lacking - others
+    return set(fixed) - lacking - others, set(fixed) & lacking
+
+
+def own_file(name: str, baseline: Sequence[Diagnosis], texts: Mapping[str, Version]) -> str | None:
+    """The changed file of a test that lacked something, if more was done to the test than to add lines."""
+    tests = [test for one in baseline for test in one.failing if test.name == name]
+    for one in (texts[path] for test in tests for path in files_of(test) if path in texts):
+        old, new = (outlines(one.path, text or "")[0] for text in (one.before, one.after))
+        mine = {title: lines for title, lines in old.items() if title.rpartition("::")[2] in name} or old
+        if any(inserted(lines, new.get(title, ())) is None for title, lines in mine.items()):
+            return one.path
+    return None
 
 
 def _is_of_tests(name: str) -> bool:

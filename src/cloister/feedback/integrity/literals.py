@@ -31,6 +31,33 @@ _COMMON = re.compile(
 )
 
 
+_TELLING = {
+    "reads files, and could read the tests": re.compile(
+        r"\b(?:include_(?:str|bytes)!|go:embed|(?:readFile|readdir|exists|stat)(?:Sync)?\(|listdir|scandir|iterdir|is_dir\(|\bopen\(|read_text|read_bytes|"
+        r"os\.(?:Open|Stat|ReadDir|ReadFile)\(|read_dir|read_to_string|getsource|opendir|fopen|Files\.\w{1,30}\()"
+    ),
+    "may decide by a hash of its input": re.compile(
+        r"(?i)\b(?:hashlib|zlib|sha\d{1,3}|md5|crc32|createHash|DefaultHasher|MessageDigest|hash/\w{1,10}|hash(?:Code)?\()"
+    ),
+    "decides itself what its values are equal to": re.compile(
+        r"\b(?:__(?:eq|ne|lt|le|gt|ge|bool|len|contains|hash|instancecheck)__|valueOf|toPrimitive|asymmetricMatch|PartialEq|"
+        r"PartialOrd|boolean equals|__cmp__)\b|\boperator ?[=!<>]="
+    ),
+}
+"""What a reviewer should see in code that could answer a test without a literal of it."""
+
+
+def telling(changed: Sequence[Version]) -> tuple[str, ...]:
+    """One sentence for each way in which new code of the product could know a test by other means than literals."""
+    found: list[str] = []
+    for one in changed:
+        added = "\n".join(one.new_lines()) if is_product(one.path) and one.after is not None else ""
+        for what, words in _TELLING.items():
+            if (word := words.search(added)) and not words.search(one.before or ""):
+                found.append(f"review: {one.path} {what} (`{word[0].strip('( ')}`)")
+    return tuple(found)[:_NOTES]
+
+
 def hard_coded(
     red: Sequence[TestResult], tests: Mapping[str, str], changed: Sequence[Version]
 ) -> tuple[str, ...]:
@@ -42,12 +69,16 @@ def hard_coded(
     base = {word for one in product for word in _literals(one.before or "")}
     lines = [line for one in product for line in _deciding(one)]
     new = {word for line in lines for word in _literals(line)} - base
+    joined = "\n".join(new)[:20_000]  # a literal may be part of a longer one
     found: dict[str, str] = {}
     for path, text in tests.items() if lines else ():
         for name, body in _bodies(path, text[:_TEXT_CHARS], red).items():
             said = dict.fromkeys(_literals(body))
             told = [
-                word for word in said if word in new and len(word.lstrip("-")) > 1 and not _COMMON.match(word)
+                word
+                for word in said
+                if word in new or (len(word) > 5 and word in joined and word not in base)
+                if len(word.lstrip("-")) > 1 and not _COMMON.match(word)
             ]
             for word in told or _answers(lines, said):
                 found.setdefault(word, f"hard-coded: `{one_line(word, 60)}` from {one_line(name, 100)}")

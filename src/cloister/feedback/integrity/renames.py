@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cloister.feedback.integrity import python_tests, text_tests
+from cloister.feedback.integrity import text_tests
 from cloister.feedback.integrity.versions import Version, has_tests
 
 Place = tuple[str, str]
@@ -15,26 +15,21 @@ _ASSERTS = re.compile(
     r"assert|expect|should|require|check|equal|verify|\bt\.\w|^if\b|^\}? *else if\b", re.IGNORECASE
 )
 _GROUP = re.compile(r"^(?:describe|context|suite|mod|pub mod|(?:public |final )*class)\b")
-_FRAME = re.compile(_GROUP.pattern + r"|^[})\];]*$|^#\[|^@")
-"""Lines that only group tests."""
-_RELATIVE = re.compile(r"(?:\.{1,2}/)+")
 
 
 class _Test(NamedTuple):
     body: object
     """Everything inside the test."""
     assertions: tuple[str, ...]
-    around: frozenset[str] = frozenset()
-    """Lines of the file outside its tests, except for Python, where the body includes the definitions it uses."""
     groups: tuple[str, ...] = ()
     """Lines that name groups of tests. Runners put them before the name of the test."""
 
 
-def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Place, Place]:
+def renames(changed: Sequence[Version]) -> dict[Place, Place]:
     """Old place → new place of each test that was renamed or moved.
 
     A test in the same place is included if a group of tests in its file has another name.
-    With `same_body`, equal assertions are not enough, and a test may not move to a file where its words mean something else.
+    In the proof, a failing test must also pass as the base has it, whatever it is called now.
     """
     files = [one for one in changed if has_tests(one.path)]
     old = {place: test for one in files for place, test in _tests(one.path, one.before)}
@@ -42,14 +37,6 @@ def renames(changed: Sequence[Version], *, same_body: bool = False) -> dict[Plac
     gone = {place: test for place, test in old.items() if place not in new}
     fresh = {place: test for place, test in new.items() if place not in old}
     found = _pairs({p: t.body for p, t in gone.items()}, {p: t.body for p, t in fresh.items()})
-    if same_body:
-        there = {place[0]: test.around for place, test in old.items()}
-        return {
-            place: other
-            for place, other in found.items()
-            if place[0] == other[0]
-            or new[other].around <= old[place].around | there.get(other[0], frozenset())
-        }
     stays = {p: p for p, t in old.items() if p in new and new[p].body == t.body and new[p].groups != t.groups}
     taken = set(found.values())
     left = {p: t.assertions for p, t in gone.items() if p not in found and t.assertions}
@@ -77,14 +64,9 @@ def _pairs(gone: Mapping[Place, object], fresh: Mapping[Place, object]) -> dict[
 def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:
     if text is None:
         return
-    if path.endswith((".py", ".pyi")):
-        for name, (body, assertions) in python_tests.outlines(text).items():
-            yield (path, name), _Test(body, assertions)
-        return
     blocks, outside = text_tests.outlines(path, text)
-    around = frozenset(_RELATIVE.sub("", line) for line in outside if not _FRAME.match(line))
     groups = tuple(line for line in outside if _GROUP.match(line))
     for name, (head, *lines) in blocks.items():
         told = head.replace(name, "", 1)
         asserted = tuple(line for line in (told, *lines) if _ASSERTS.search(line))
-        yield (path, name), _Test((told, *lines), asserted, around, groups)
+        yield (path, name), _Test((told, *lines), asserted, groups)

@@ -1,10 +1,7 @@
-"""Compares tests of other languages line by line inside the block of each test."""
+"""Finds the block of each test in a source file, by its head and its indent."""
 
 import re
 from collections.abc import Sequence
-
-from cloister.core.diagnosis import HowWeakened
-from cloister.feedback.integrity.versions import inserted
 
 _HEADS: dict[str, re.Pattern[str]] = {
     "script": re.compile(
@@ -26,38 +23,7 @@ _LANGUAGES = {
     **{"py": "python", "go": "go", "rs": "rust", "java": "java", "kt": "java", "scala": "java"},
     **dict.fromkeys(("c", "cc", "cpp", "cxx", "h", "hpp"), "c"),
 }
-_SKIPS = re.compile(
-    r"\b(?:it|test|describe|context|suite|specify)\.(?:skip|todo|fail(?:s|ing)|fixme|skipIf|runIf)\b|\bx(?:it|test|describe|context)\(|"
-    r"\bskip: *(?:true|['\"])|\btodo: *(?:true|['\"])|\bthis\.skip\(|\.skip\(|"
-    r"\b[tb]\.Skip(?:f|Now)?\(|#\[(?:cfg_attr\(.{1,200}\b)?(?:ignore|should_panic)\b|@(?:[\w.]{1,80}\.)?(?:Disabled|Ignore)\b|\bGTEST_SKIP\(|\bDISABLED_|\bSKIP\(|\bTEST_IGNORE(?:_MESSAGE)?\("
-)
-_ENDS_EARLY = re.compile(
-    r"^(?:\}? *(?:else )?(?:if|for|while)\b.{0,400}[\s{)])?(?:return\b|throw\b|process\.exit|os\.Exit|std::process::exit|exit\(|"
-    r"runtime\.Goexit)"
-)
-_CONSTRAINT = re.compile(
-    r"^//(?:go:build| \+build) .{1,400}$", re.MULTILINE
-)  # Go skips a file if it is not satisfied
-
-
-def weakened(path: str, before: str, after: str | None) -> list[tuple[str, HowWeakened]]:
-    """Each weakened test, and how."""
-    language = _LANGUAGES.get(path.rpartition(".")[2], "script")
-    old, new = outlines(path, before)[0], outlines(path, after or "")[0]
-    if language == "go" and set(_CONSTRAINT.findall(after or "")) != set(_CONSTRAINT.findall(before)):
-        return [(name, "skipped") for name in old]
-    found: list[tuple[str, HowWeakened]] = []
-    for name, lines in old.items():
-        now = new.get(name)
-        if now is None:
-            found.append((name, "deleted"))
-        elif any(map(_SKIPS.search, now)) and not any(map(_SKIPS.search, lines)):
-            found.append((name, "skipped"))
-        elif (added := inserted(lines[1:], now[1:])) is None or any(
-            _ENDS_EARLY.match(now[1 + index]) for index in added
-        ):
-            found.append((name, "changed"))
-    return found
+_CLASS = re.compile(r"^\s*class (\w{1,200})")
 
 
 def outlines(path: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
@@ -67,6 +33,8 @@ def outlines(path: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
     starts = [
         (index, name) for index, line in enumerate(lines) if (name := _title(_HEADS[language].match(line)))
     ]
+    if language == "python":
+        starts = _owned(lines, starts)
     if language == "rust":
         above = {start: "\n".join(lines[max(0, start - 4) : start]) for start, _ in starts}
         starts = [one for one in starts if "#[" in above[one[0]] and "test" in above[one[0]]]
@@ -74,7 +42,7 @@ def outlines(path: str, text: str) -> tuple[dict[str, list[str]], list[str]]:
     outside: list[str] = []
     done = 0
     for (start, name), (stop, _) in zip(starts, [*starts[1:], (len(lines), "")], strict=False):
-        code, end = _code(lines, start, stop)
+        code, end = _code(lines, start, stop, language)
         found.setdefault(name, [lines[start].strip(), *_marks(lines, start), *code])
         outside += _plain(lines[done:start])
         done = end
@@ -98,17 +66,39 @@ def _marks(lines: Sequence[str], start: int) -> list[str]:
     return found
 
 
-def _code(lines: Sequence[str], start: int, stop: int) -> tuple[list[str], int]:
+def _code(lines: Sequence[str], start: int, stop: int, language: str) -> tuple[list[str], int]:
     """The body up to the line that closes it at the depth of its head, and the index of that line."""
-    depth = len(lines[start]) - len(lines[start].lstrip())
+    depth = _depth(lines[start])
     for index in range(start + 1, stop):
-        line = lines[index]
-        if len(line) - len(line.lstrip()) <= depth and line.strip().startswith(("}", ")")):
+        bare = lines[index].strip()
+        closes = bare[:1] in "})" if language != "python" else bare[:1] not in "#)"
+        if bare and closes and _depth(lines[index]) <= depth:
             return _plain(lines[start + 1 : index]), index
     return _plain(lines[start + 1 : stop]), stop
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _owned(lines: Sequence[str], starts: Sequence[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The heads with the names of their classes, as in `TestA::test_b`."""
+    heads, around = dict(starts), list[tuple[int, str]]()
+    found: list[tuple[int, str]] = []
+    for index, line in enumerate(lines):
+        head = _CLASS.match(line)
+        if head is None and index not in heads:
+            continue
+        while around and around[-1][0] >= _depth(line):
+            around.pop()
+        if head is None:
+            found.append((index, "::".join([*(name for _, name in around[:8]), heads[index]])))
+        else:
+            around.append((_depth(line), head[1]))
+    return found
 
 
 def _plain(lines: Sequence[str]) -> list[str]:
     """The lines without blank lines and comments, with single spaces."""
     bare = (" ".join(line.split()) for line in lines)
-    return [line for line in bare if line and not line.startswith(("//", "/*", "*"))]
+    return [line for line in bare if line and not line.startswith(("//", "/*", "*", "# "))]

@@ -1,50 +1,38 @@
-"""Finds what a change does to tests: made easier, skipped, deleted, or kept from running.
+"""Finds what a change does to the checks: silenced linters, code that is compiled differently for tests, moved tests.
 
-Adding to a test is fine; removing or replacing part of it is a weakening. It counts if it is about a test that failed on
-the base, or about test configuration (`weakened`).
+Tests that were made easier need no rule: the proof runs those of the base, and changes assertions (`weakened`).
 """
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
 from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
-from cloister.feedback.check_commands import is_source, may_run_tests
-from cloister.feedback.integrity import python_tests, rustdoc_tests, text_tests
+from cloister.feedback.check_commands import is_source
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
 from cloister.feedback.integrity.renames import renames
 from cloister.feedback.integrity.runner_config import is_shared
 from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
 
-KEPT = 400
 MOVES = 2_000
 
 
 def weakenings(changed: Sequence[Version], allowed: Collection[str] = ()) -> tuple[Weakening, ...]:
-    """Every weakening in the changed files. If there are too many, name only the files, so that none is dropped.
+    """Every weakening in the changed files, and every test that moved.
 
     `allowed` are patterns of files that the task is about.
     """
     found: list[Weakening] = []
-    moved = renames(changed, same_body=True)
     for version in changed:
         if is_allowed(version.path, allowed):
             continue
-        found.extend(one for one in _tests(version) if (one.file, one.test) not in moved)
         found.extend(silencing(version))
         if is_product(version.path):
             found.extend(deceiving(version))
-    once = tuple(dict.fromkeys(found))
-    if len(once) > KEPT:
-        once = tuple(
-            dict.fromkeys(one if one.test is None else Weakening(one.file, "changed") for one in once)
-        )
-    if len(once) > KEPT:
-        return (Weakening(".", "deceived", detail="more tests were changed than can be checked"),)
     moves = [Weakening(old[0], "moved", old[1], "::".join(new)) for old, new in renames(changed).items()]
-    return (*once, *moves[:MOVES])
+    return (*dict.fromkeys(found), *moves[:MOVES])
 
 
 def permitted(found: Sequence[Diagnosis], allowed: Collection[str]) -> tuple[Diagnosis, ...]:
@@ -72,27 +60,9 @@ def matters_when_new(path: str) -> bool:
     return is_shared(path) or may_silence(path) or is_test_code(path)
 
 
-def _tests(version: Version) -> Iterator[Weakening]:
-    path, before, after = version.path, version.before, version.after
-    if before is None or not has_tests(path):
-        return
-    if not is_test_code(path):
-        if before.strip():
-            yield Weakening(path, "data")
-        return
-    found = python_tests.weakened(before, after) if path.endswith((".py", ".pyi")) else None
-    found = text_tests.weakened(path, before, after) if found is None else found
-    found += rustdoc_tests.weakened(path, before, after) if path.endswith(".rs") else []
-    yield from (Weakening(path, how, name) for name, how in found)
-
-
 # Which weakenings count
 
 _HOW = {
-    "changed": "the test was changed",
-    "skipped": "the test was skipped",
-    "deleted": "the test was deleted",
-    "data": "its expected data was changed",
     "configuration": "fewer tests run",
     "base": "it fails with the tests of the base",
     "deceived": "test results can no longer be trusted",
@@ -104,24 +74,12 @@ def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[st
     """Name of the test (or file) → one sentence. A weakening only counts if something failed on the base."""
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened if one.how != "moved"}
-    # If a check failed and no failing test explains it, any test may be the reason.
-    unexplained = any(
-        not diagnosis.green and not diagnosis.failing and may_run_tests(diagnosis.check)
-        for diagnosis in baseline
-    )
     checks = {diagnosis.check: diagnosis for diagnosis in now}
     any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how in ("deceived", "silenced", "configuration", "base"):
-            counts = {"silenced": hushed(one, baseline, checks), "deceived": any_red}
-            if counts.get(one.how, True):
-                found.setdefault(one.file, _sentence(one.file, one))
-            continue
-        names = [test.name for diagnosis in baseline for test in diagnosis.failing if _is_of(test, one)]
-        if not names and unexplained:
-            names = [f"{one.file}::{one.test}" if one.test else one.file]
-        for name in names:
-            found.setdefault(name, _sentence(name, one))
+        counts = {"silenced": hushed(one, baseline, checks), "deceived": any_red}
+        if counts.get(one.how, one.how in ("configuration", "base")):
+            found.setdefault(one.file, _sentence(one.file, one))
     return found
 
 
@@ -161,20 +119,11 @@ def _sentence(name: str, one: Weakening) -> str:
 
 
 def _is_of(test: TestResult, one: Weakening) -> bool:
-    """True if the weakening is about this failing test, judged by names."""
-    if one.test is not None and one.test.partition(" - ")[0] == one.file:
-        return rustdoc_tests.names(test.name, one.test)
+    """True if the place of a test means this one, judged by names."""
     file = test.name.partition("::")[0]
     names_file = "::" in test.name and is_source(file)
     module = one.file.rpartition(".")[0].replace("/", ".")
     same_file = (file == one.file) if names_file else (test.file == one.file or test.name.startswith(module))
-    if one.how == "data":
-        where = (file if names_file else test.file or "").rpartition("/")[0]
-        return (bool(where) and one.file.startswith(f"{where}/")) or one.file.rpartition("/")[2].startswith(
-            f"{file.rpartition('/')[2]}."
-        )
-    if one.test is None:
-        return same_file
     if names_file and not same_file:
         return False
     if names_file and test.name == file:
@@ -182,7 +131,7 @@ def _is_of(test: TestResult, one: Weakening) -> bool:
     stem, _, ending = one.file.rpartition("/")[2].rpartition(".")
     if ending in ("c", "cc", "cpp", "cxx") and test.name == stem:
         return True  # CTest names programs, which are named after their source file
-    last = one.test.rpartition("::")[2]
+    last = (one.test or "").rpartition("::")[2]
     bare = test.name.partition("[")[0]
     if last not in bare:
         return False

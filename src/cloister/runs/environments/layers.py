@@ -529,13 +529,13 @@ async def set_up_repository(
             below = await workshop.prepare(plan.template, report)
         made = await Environments(workshop, outlet).prepare(site, below, plan, files, report)
         known = made.template.about
-        if known.commit == base.commit and known.baseline:
+        if known.commit == base.commit and known.baseline and not request.checks:
             return made, known.baseline
         report(None, "running the checks")
         async with outlet.opened(made.template.name, {}, frozenset()) as inside:
             inside.shut()
             await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
-            checks = await find_checks(inside.sandbox)
+            checks = request.checks or await find_checks(inside.sandbox)
             cpus = governed.quota.cpus
             return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
 
