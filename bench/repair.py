@@ -65,7 +65,8 @@ async def search(
             with anyio.move_on_at(scope.deadline - 2):
                 async for trial in trials.over(ordered, sources):
                     tried += 1
-                    plausible += [trial] if trial.plausible else []
+                    # The evidence refuses a patch that leaves a failing test.
+                    plausible += [trial] if trial.plausible and not trial.partial else []
                     if enough(tried, plausible):
                         break
             if not plausible:
@@ -247,9 +248,10 @@ def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
     results: list[Found] = []
     for listed in sorted(folder.glob("*/bugs.json")):
         package, known = listed.parent.name, json.loads(listed.read_text())
-        if only and not any(package.startswith(name) for name in only):
-            continue
         for number, bug in enumerate(known["bugs"]):
+            label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
+            if only and not any(label.startswith(name) for name in only):
+                continue
             with tempfile.TemporaryDirectory(prefix="planted-") as name:
                 root = Path(name)
                 shutil.copytree(listed.parent / "work", root / "work")
@@ -257,7 +259,6 @@ def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
                 original = file.read_text()
                 file.write_text(bug["text"])
                 command = " ".join(["PYTHONPATH=src:.", python, "-m", "pytest", "-q", *known["tests"]])
-                label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
                 began, used = time.monotonic(), processor()
                 hints = red(root / "work", command)
                 found = measured(label, root, command, limit, hints)
@@ -321,7 +322,9 @@ def main() -> None:
     parser.add_argument("kind", choices=("quixbugs", "planted"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--python", default=sys.executable, help="an interpreter with pytest")
-    parser.add_argument("--only", action="append", default=[])
+    parser.add_argument(
+        "--only", action="append", default=[], help="programs, or planted bugs as `NAME NUMBER`"
+    )
     parser.add_argument("--part", choices=("training", "test"), default="")
     parser.add_argument("--seconds", type=float, default=60.0)
     given = parser.parse_args()

@@ -2,6 +2,7 @@
 
 from itertools import permutations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ def better(a: Score, b: Score) -> bool:
 
 
 def _as(one: Score, attempt: int) -> Score:
-    return Score(attempt, one.outcome, one.red, one.new, one.weakened, one.lines, one.tokens)
+    return msgspec.structs.replace(one, attempt=attempt)
 
 
 def test_each_kind_of_evidence_outranks_the_following() -> None:
@@ -35,6 +36,7 @@ def test_each_kind_of_evidence_outranks_the_following() -> None:
         Score(0, "red", 1, 1, 1, 0, 99),
         Score(0, "red", 1, 1, 1, 1, 0),
         Score(0, "red", 1, 1, 1, 1, 1),
+        Score(0, "red", 1, 1, 1, 0, 0, doubts=1),
         Score(0, "budget", 1, 1, 1, 0, 0),
         Score(0, "stopped", 0, 0, 0, 0, 0),
     ]

@@ -1,16 +1,22 @@
-"""Messages of a person reach the model, also when they race with `finish`."""
+"""Messages of a person reach the model, also when they race with `finish`; a person can stop checks that hang."""
 
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import pytest
 
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
+    ChecksRan,
+    CommandOutput,
     FinishRefused,
+    InterruptRequested,
     ModelReplied,
     PromptReceived,
     ToolReturned,
+    TurnEnded,
 )
 from cloister.testing.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
@@ -83,3 +89,53 @@ async def test_message_that_the_model_has_seen_does_not_block_finish(tmp_path: P
     ended = await bench.work(FIX)
     assert (ended.outcome, ended.reason) == ("proven", "Add adds.")
     assert not bench.of(FinishRefused)
+
+
+HANGS = """
+[[reply]]
+calls = [{{ tool = "write", path = "calc.py", content = "print('begun', flush=True)\\nimport time\\ntime.sleep(3600)\\n" }}{more}]
+
+[[reply]]
+calls = [{{ tool = "write", path = "calc.py", content = "def add(a, b):\\n    return a + b\\n" }}]
+
+[[reply]]
+calls = [{{ tool = "finish", summary = "Add adds." }}]
+"""
+
+
+async def _stopped(bench: LoopBench, script: str) -> AttemptEnded:
+    """Work, with a person who stops the first check that prints something."""
+    async with anyio.create_task_group() as tasks:
+
+        async def interrupt() -> None:
+            while not any(
+                isinstance(one, CommandOutput) and "begun" in one.text for one in bench.journal.deltas
+            ):
+                await anyio.lowlevel.checkpoint()
+            bench.journal.add(InterruptRequested("ada"))
+
+        tasks.start_soon(interrupt)
+        return await bench.work(script)
+    raise AssertionError
+
+
+async def test_a_person_stops_checks_that_hang_and_the_files_of_the_turn_are_saved(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path)
+    ended = await _stopped(bench, HANGS.format(more=""))
+    assert (ended.outcome, ended.reason) == ("proven", "Add adds.")
+    bodies = bench.journal.bodies
+    first = next(n for n, body in enumerate(bodies) if isinstance(body, TurnEnded))
+    assert not any(isinstance(body, ChecksRan) for body in bodies[:first]), (
+        "the stopped checks have no result"
+    )
+    saved = bodies[first]
+    assert isinstance(saved, TurnEnded) and saved.changed and saved.commit != bench.base
+    assert [body.comparison.green for body in bodies if isinstance(body, ChecksRan)] == [True]
+
+
+async def test_a_person_stops_the_checks_of_a_finish_which_is_then_refused(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path)
+    ended = await _stopped(bench, HANGS.format(more=', { tool = "finish", summary = "Too early." }'))
+    assert (ended.outcome, ended.reason) == ("proven", "Add adds.")
+    [refused] = [body for body in bench.journal.bodies if isinstance(body, FinishRefused)]
+    assert refused.text == "a person stopped the checks before they ended."

@@ -1,10 +1,11 @@
 """Runs in the log of a data directory, without a process that drives them."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
-from cloister.core.events import AskRaised, RunFinished
+from cloister.core.events import AnyBody, AskRaised, RunFinished
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun
 from cloister.log.sqlite.backbone import open_backbone
@@ -19,6 +20,7 @@ def seed(
     finished: bool = False,
     ask: str | None = None,
     owner: OwnerId = DEAD,
+    more: Sequence[AnyBody] = (),
 ) -> RunId:
     """A run in the log that `owner` has claimed; by default one that is dead."""
 
@@ -31,6 +33,8 @@ def seed(
                 await backbone.append(fence, [AskRaised(ask, 1, "bash: x", "x", 4e9)])
             if finished:
                 await backbone.append(fence, [RunFinished("proven", "Done.", 1)])
+            if more:
+                await backbone.append(fence, more)
             return run
 
     return anyio.run(make)

@@ -1,6 +1,7 @@
 """A small repository on a local computer, and a search over it."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -66,3 +67,24 @@ def node() -> str:
     if found is None:
         pytest.skip("node cannot be fetched here")
     return found
+
+
+@pytest.fixture
+def go() -> str:
+    found = shutil.which("go")
+    if found is None:
+        pytest.skip("go cannot be fetched here")
+    return found
+
+
+@pytest.fixture(scope="session")
+def node_modules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The runners of scripts, from the registry."""
+    folder = tmp_path_factory.mktemp("runners")
+    (folder / "package.json").write_text("{}")
+    install = ["npm", "install", "--no-audit", "--no-fund", "--ignore-scripts", "mocha", "jest", "vitest"]
+    try:
+        subprocess.run(install, cwd=folder, check=True, capture_output=True, timeout=240)
+    except (OSError, subprocess.SubprocessError):
+        pytest.skip("the runners cannot be fetched here")
+    return folder / "node_modules"

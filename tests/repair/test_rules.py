@@ -8,7 +8,7 @@ from cloister.repair.api import Candidate, Failure, Suspect, applied
 from cloister.repair.candidates import candidates, pairs
 from cloister.repair.rules.api import Facts, facts_of
 from cloister.repair.rules.table import RULES
-from cloister.repair.suite import suite_of
+from cloister.repair.suite import in_place_of, script_of, suite_of
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "boundary of a comparison": ("return a < b", "return a <= b"),
@@ -40,6 +40,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "type of an exception": ("raise KeyError(a)", "raise ValueError(a)"),
     "missing return": ("f(a)", "return f(a)"),
     "break, continue, return, yield": ("while a:\n    break", "while a:\n    continue"),
+    "missing decorator": (
+        "def g():\n    return a\nreturn g",
+        "@property\ndef g():\n    return a\nreturn g",
+    ),
     "moved statement": ("a = f(b)\nb = f(a)", "b = f(a)\na = f(b)"),
     "guard of a sibling": ("b = f(a)", "if not a:\n    return None\nb = f(a)"),
     "guard": ("b = f(a)", "if not a:\n    return 0\nb = f(a)"),
@@ -170,6 +174,17 @@ def test_messages_of_failures_become_values_and_exceptions() -> None:
         ("uv run pytest", ("uv", "run", "python", "-c")),
         ("python -m unittest discover -s tests", ("python", "-c")),
         ("node --test", ("node", "-e")),
+        ("npx jest --ci", ("node", "-e")),
+        ("node_modules/.bin/mocha test", ("node", "-e")),
+        ("cd web && vitest run", ("node", "-e")),
+        (
+            "go test ./...",
+            (
+                "/bin/sh",
+                "-c",
+                'd=$(mktemp -d) && printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"',
+            ),
+        ),
     ],
 )
 def test_a_test_command_names_its_interpreter(command: str, launch: tuple[str, ...]) -> None:
@@ -183,3 +198,17 @@ def test_a_test_command_names_its_interpreter(command: str, launch: tuple[str, .
 )
 def test_other_commands_are_not_driven(command: str) -> None:
     assert suite_of(command) is None
+
+
+def test_a_script_of_a_package_stands_for_its_command() -> None:
+    assert [
+        script_of(one) for one in ("npm test", "npm run unit", "cd web && yarn test", "npm ci", "pytest")
+    ] == [*("test", "unit", "test", "ci", None)]
+    found = suite_of(in_place_of("cd web && npm test", "vitest run"))
+    assert found is not None
+    assert (found.folder, found.runner, found.args) == ("web", "vitest", ())
+
+
+def test_braces_in_the_source_are_no_placeholders() -> None:
+    source = module("return f'{self.a}{0}' + a['{b}'].c + f('{}')")
+    assert len(changes("m.py", source)) > 50

@@ -144,3 +144,60 @@ async def test_a_node_suite_is_localised_by_v8_coverage_and_repaired(tmp_path: P
     assert chosen is not None
     assert chosen.trial.candidate.line == 3
     assert repo.files() == before
+
+
+CALC_JS = (
+    "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
+    "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\n"
+)
+TESTS_JS = (
+    'describe("calc", () => {\n  it("totals some", () => same(total([1, 2, 3]), 6));\n'
+    '  it("doubles", () => same(twice(2), 4));\n});\n'
+)
+SAME = "const same = (a, b) => { if (a !== b) throw new Error(`${a} is not ${b}`); };\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runner", ["mocha", "jest", "vitest"])
+async def test_other_runners_of_scripts_are_driven_too(
+    tmp_path: Path, node_modules: Path, runner: str
+) -> None:
+    common = f'const {{ total, twice }} = require("../calc.js");\n{SAME}{TESTS_JS}'
+    files = {"calc.js": CALC_JS + "module.exports = { total, twice };\n", "test/calc.test.js": common}
+    if runner == "vitest":
+        typed = CALC_JS.replace("(items)", "(items: number[])").replace("(x)", "(x: number)")
+        tests = (
+            'import { describe, it } from "vitest";\nimport { total, twice } from "../calc";\n'
+            + SAME
+            + TESTS_JS
+        )
+        files = {"calc.ts": typed + "export { total, twice };\n", "test/calc.test.ts": tests}
+    repo = Repo(tmp_path, {**files, "package.json": "{}"})
+    (repo.computer.work / "node_modules").symlink_to(node_modules)
+    found = await repo.localise(f"npx {runner}" + (" test" if runner == "mocha" else ""))
+    assert [failure.test.partition("::")[2] for failure in found.failing] == ["calc totals some"]
+    assert found.method == ("imports" if runner == "vitest" else "coverage")
+    chosen = await repo.repair(f"npx {runner}" + (" test" if runner == "mocha" else ""))
+    assert chosen is not None
+    assert (chosen.trial.candidate.path.partition(".")[0], chosen.trial.candidate.line) == ("calc", 3)
+
+
+async def test_a_go_suite_is_localised_by_its_profiles_and_repaired(tmp_path: Path, go: str) -> None:
+    code = (
+        "package calc\n\nfunc Total(items []int) int {\n\tsum := 0\n\tfor i := 0; i < len(items)-1; i++ {\n\t\tsum += items[i]\n\t}\n"
+        "\treturn sum\n}\n\nfunc Twice(x int) int {\n\treturn x * 2\n}\n"
+    )
+    tests = (
+        'package calc\n\nimport "testing"\n\nfunc TestTotal(t *testing.T) {\n\tif got := Total([]int{1, 2, 3}); got != 6 {\n'
+        '\t\tt.Errorf("got %d", got)\n\t}\n}\n\nfunc TestTwice(t *testing.T) {\n\tif Twice(2) != 4 {\n\t\tt.Error("twice")\n\t}\n}\n'
+    )
+    files = {"go.mod": "module example.com/m\n\ngo 1.19\n", "calc/calc.go": code, "calc/calc_test.go": tests}
+    repo = Repo(tmp_path, files)
+    found = await repo.localise("go test ./...")
+    assert [failure.test for failure in found.failing] == ["calc::TestTotal"]
+    assert (found.method, {one.path for one in found.suspects}) == ("coverage", {"calc/calc.go"})
+    assert {one.line for one in found.suspects} <= set(range(3, 10))
+    chosen = await repo.repair("go test ./...")
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 5
+    assert repo.files() == files

@@ -11,7 +11,7 @@ SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
 MAX_TOP_ENTRIES = 17
 """The packages of the product, which docs/architecture.md lists, and their tests."""
-MAX_FILES, MAX_PACKAGE_LINES = 430, 10_560
+MAX_FILES, MAX_PACKAGE_LINES = 431, 10_560
 MAX_LINES = 84_000
 MIN_FILE = 60
 MAY_BE_SHORT = (

@@ -33,12 +33,13 @@ _WORDS = {
     "red": "still red",
     "new": "new failures",
     "weakened": "weakened tests",
+    "doubts": "doubts about the patch",
     "lines": "changed lines",
     "dollars": "dollars",
     "tokens": "tokens",
 }
 
-_DECIDES = ("outcome", "red", "new", "weakened", "outcome", "lines", "dollars", "tokens")
+_DECIDES = ("outcome", "red", "new", "weakened", "outcome", "doubts", "lines", "dollars", "tokens")
 """The names of the parts of `_evidence`."""
 
 
@@ -52,7 +53,9 @@ def lost(found: Comparison) -> int:
     return len(found.missing) + len(found.skipped) + len(found.weakened)
 
 
-def score(ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None = None) -> Score:
+def score(
+    ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None = None, doubts: int = 0
+) -> Score:
     """Score an attempt. `lines` is the size of its diff; `tokens` and `dollars` are its cost."""
     found = ended.comparison
     return Score(
@@ -64,13 +67,14 @@ def score(ended: AttemptEnded, *, lines: int, tokens: int, dollars: float | None
         lines=lines,
         tokens=tokens,
         dollars=dollars,
+        doubts=doubts,
     )
 
 
 def rank(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]]:
     """The scores with their reasons, best first, and the attempts that tie with the best.
 
-    The order: proven; goals green; fewer new failures; fewer weakened tests; outcome; smaller diff; lower cost, in
+    The order: proven; goals green; fewer new failures; fewer weakened tests; outcome; fewer doubts; smaller diff; lower cost, in
     dollars if known for all, else in tokens. Among equals the earlier attempt comes first.
     """
     if any(one.dollars is None for one in scores):
@@ -94,7 +98,8 @@ def _ranked(scores: Sequence[Score]) -> tuple[tuple[Score, ...], tuple[int, ...]
 def _evidence(one: Score) -> tuple[float, ...]:
     order = _ORDER.index(one.outcome) if one.outcome in _ORDER else len(_ORDER)
     cost = one.dollars or 0.0
-    return (_CLASS.get(one.outcome, 4), one.red, one.new, one.weakened, order, one.lines, cost, one.tokens)
+    evidence = (_CLASS.get(one.outcome, 4), one.red, one.new, one.weakened, order)
+    return (*evidence, one.doubts, one.lines, cost, one.tokens)
 
 
 def _because(one: Score, other: Score) -> Score:

@@ -1,28 +1,39 @@
 """The settings as objects of other packages: models and rules. Imports less than the wiring, so commands start fast."""
 
+# ruff: noqa: PLC0415
+
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from cloister.app.settings import ORGANISATION_POLICY, Settings
 from cloister.core.attempts import REPAIR, AttemptWish, harness_of, wishes
 from cloister.core.errors import UserError
 from cloister.core.requests import NewRun
-from cloister.model.catalog import Amazon
-from cloister.model.local.files import Shelf
-from cloister.model.names import Access
-from cloister.model.roles import Job, chosen
 from cloister.policy.api import Policy
 from cloister.policy.file import lines
 from cloister.policy.layers import layer
 from cloister.runs.run_rules import RuleFiles
 
+if TYPE_CHECKING:
+    from cloister.model.local.files import Shelf
+    from cloister.model.names import Access
+    from cloister.model.roles import Job
+
 
 def usual_model(settings: Settings, name: str | None = None) -> str:
     """The full name of a model; without a name, of the default model. Raises `UserError` when there is none."""
+    from cloister.model.roles import Job, chosen
+
     return chosen(model_access(settings), "code", Job("", name))[0]
 
 
 def model_access(settings: Settings) -> Access:
     """Keys, addresses and routes of models."""
+    from cloister.model.catalog import Amazon
+    from cloister.model.names import Access
+
     file = settings.file
     return Access(
         file.model,
@@ -36,11 +47,15 @@ def model_access(settings: Settings) -> Access:
 
 def model_shelf(settings: Settings) -> Shelf:
     """The folder of local models' files."""
+    from cloister.model.local.files import Shelf
+
     return Shelf(settings.data_dir / "models", settings.file.local_models)
 
 
 def job_of(new: NewRun) -> Job:
     """What the choice of a model depends on."""
+    from cloister.model.roles import Job
+
     model = new.model
     talking = [wish for wish in new.attempts if (wish.harness or new.harness) != REPAIR]
     if model is None and all(wish.model is not None for wish in talking):
@@ -51,6 +66,8 @@ def job_of(new: NewRun) -> Job:
 
 def harness_for(access: Access, new: NewRun, wish: AttemptWish) -> str:
     """The harness of one attempt: the requested one; else `repair` where no model is configured."""
+    from cloister.model.roles import Job, chosen
+
     try:
         return harness_of(new, wish, model=bool(chosen(access, "code", Job(new.repo, kind=new.kind))))
     except UserError as error:

@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from cloister import __version__
-from cloister.cli.help import OneScreen
+from cloister.cli.lazy import LazyGroup
 
 app = typer.Typer(
     name="cloister",
     help="A self-hosted background coding agent: give it a prompt and a repository, get a proven change.",
-    cls=OneScreen,
+    cls=LazyGroup,
     invoke_without_command=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

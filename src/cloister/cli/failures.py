@@ -75,7 +75,8 @@ def _bug(error: BaseException, leaves: Sequence[BaseException], argv: Sequence[s
 
 def _keep(text: str, argv: Sequence[str]) -> Path | None:
     """Append the traceback to `server.log` of the data directory, if it is writable."""
-    from cloister.app.settings import default_data_dir, environment
+    from cloister.app import default_data_dir
+    from cloister.app.settings import environment
 
     data_dir = _named_data_dir(argv) or default_data_dir(environment())
     path = data_dir / "server.log"

@@ -7,6 +7,8 @@ import typer
 from typer.core import TyperGroup
 from typer.models import TyperInfo
 
+from cloister.cli.quick import screen
+
 COMMANDS = {
     "run": "run:run",
     "ps": "watch:ps",
@@ -17,6 +19,8 @@ COMMANDS = {
     "interrupt": "watch:interrupt",
     "log": "result:log",
     "diff": "result:diff",
+    "why": "result:why",
+    "verify": "env:verify",
     "apply": "result:apply",
     "pr": "result:pr",
     "tree": "branch:tree",
@@ -43,7 +47,10 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """The root command."""
+    """The root command. Its help fits a terminal of 80 by 24."""
+
+    def format_help(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        formatter.write(screen())
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return list(COMMANDS)
@@ -60,8 +67,6 @@ def _loaded(name: str) -> Any:
     module, _, attribute = COMMANDS[name].partition(":")
     found = getattr(import_module(f"cloister.cli.commands.{module}"), attribute)
     if isinstance(found, typer.Typer):
-        from cloister.cli.help import WholeSentences
-
         info = TyperInfo(found, name=name, cls=WholeSentences)
         command = typer.main.get_group_from_info(
             info, pretty_exceptions_short=True, rich_markup_mode=None, suggest_commands=True
@@ -72,3 +77,16 @@ def _loaded(name: str) -> Any:
         command = typer.main.get_command(alone)
     command.name = name
     return command
+
+
+class WholeSentences(TyperGroup):
+    """A group of commands: their descriptions are not cut."""
+
+    def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        rows: list[tuple[str, str]] = []
+        for name in self.list_commands(ctx):
+            command = self.get_command(ctx, name)
+            if command is not None and not command.hidden:
+                rows.append((name, (command.help or "").strip().partition("\n\n")[0]))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)

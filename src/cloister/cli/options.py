@@ -83,7 +83,7 @@ def typed(text: str) -> str:
 
 
 def _completion(
-    find: "Callable[[Verbs], Awaitable[list[str]]]",
+    find: "Callable[[Verbs], Awaitable[list[str]]]", *, quick: bool = False
 ) -> Callable[[typer.Context, str], list[str]]:
     """Complete with the names that `find` returns; an error completes nothing."""
 
@@ -91,7 +91,7 @@ def _completion(
         from cloister.cli.client.open import perform
 
         try:
-            names = perform(ctx, find)
+            names = perform(ctx, find, quick=quick)
         except Exception:
             return []
         return [name for name in names if name.startswith(incomplete)]
@@ -115,7 +115,7 @@ async def _models(verbs: "Verbs") -> list[str]:
     return [model.name for model in await verbs.models.list()]
 
 
-complete_run = _completion(_runs)
+complete_run = _completion(_runs, quick=True)
 complete_sandbox = _completion(_sandboxes)
 complete_snapshot = _completion(_snapshots)
 complete_model = _completion(_models)

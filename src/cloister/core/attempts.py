@@ -72,6 +72,8 @@ class Score(msgspec.Struct, frozen=True):
     """The difference to the attempt ranked before it, in words."""
     dollars: float | None = None
     """Its cost; None if the price of one of its models is unknown."""
+    doubts: int = 0
+    """1 if a search chose a patch although it deletes code, special-cases a test or leaves a failing test."""
 
 
 def parse_search(text: str) -> Search | None:

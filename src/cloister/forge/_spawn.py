@@ -7,15 +7,19 @@ import shutil
 import signal
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from subprocess import DEVNULL, PIPE
+from typing import TYPE_CHECKING
 
 import anyio
-import anyio.abc
 import msgspec
 
 from cloister.core.errors import HostError, OutsideError
-from cloister.system._spawn import begin, ending, kill_group
+from cloister.system import looped
+from cloister.system._spawn import begin, blocking, ending, kill_group, limit
+
+if TYPE_CHECKING:
+    import anyio.abc
 
 _READ_BYTES = 65_536
 _ERROR_BYTES = 65_536
@@ -81,7 +85,7 @@ def _check_program(spec: Spec) -> None:
 @asynccontextmanager
 async def _started(
     spec: Spec, stdin: int | socket.socket, stdout: int | socket.socket, fds: Sequence[int]
-) -> AsyncGenerator[anyio.abc.Process]:
+) -> AsyncGenerator["anyio.abc.Process"]:
     """The process of `spec`; its group is killed when the block ends."""
     _check_program(spec)
     who = spec.who
@@ -97,20 +101,18 @@ async def _started(
             group=who.gid if who else None,
         )
     except OSError as error:
-        raise HostError("git_failed", f"git cannot be started on this machine: {error.strerror}.") from None
+        raise _not_started(error) from None
     async with ending(process):
         # Before it gets the input that could make it grow; its own children inherit the limits.
-        for kind, limit in (
-            (resource.RLIMIT_DATA, spec.memory_bytes),
-            (resource.RLIMIT_FSIZE, spec.file_bytes),
-        ):
-            if limit is not None:
-                with suppress(ProcessLookupError):
-                    resource.prlimit(process.pid, kind, (limit, limit))
+        limit(process.pid, _limits(spec))
         yield process
 
 
-async def _feed(process: anyio.abc.Process, data: bytes) -> None:
+def _limits(spec: Spec) -> dict[int, int | None]:
+    return {resource.RLIMIT_DATA: spec.memory_bytes, resource.RLIMIT_FSIZE: spec.file_bytes}
+
+
+async def _feed(process: "anyio.abc.Process", data: bytes) -> None:
     assert process.stdin is not None  # noqa: S101 - we asked for a pipe
     try:
         for start in range(0, len(data), _READ_BYTES):
@@ -120,7 +122,7 @@ async def _feed(process: anyio.abc.Process, data: bytes) -> None:
         return  # it ended before it read everything; its exit status says why
 
 
-async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[bytes, bool]:
+async def _collect(stream: "anyio.abc.ByteReceiveStream", limit: int) -> tuple[bytes, bool]:
     """Up to `limit` bytes of `stream`, and True if there were more."""
     parts: list[bytes] = []
     size = 0
@@ -134,7 +136,7 @@ async def _collect(stream: anyio.abc.ByteReceiveStream, limit: int) -> tuple[byt
     return b"".join(parts)[:limit], size > limit
 
 
-async def _drain(stream: anyio.abc.ByteReceiveStream, into: list[bytes]) -> bool:
+async def _drain(stream: "anyio.abc.ByteReceiveStream", into: list[bytes]) -> bool:
     """Keep the last bytes of `stream`: an error message ends with its reason. True if there are too many."""
     size = 0
     try:
@@ -155,6 +157,10 @@ def _verb(spec: Spec) -> str:
         elif not word.startswith(("-", "/")):
             return word
     return spec.argv[0]
+
+
+def _not_started(error: OSError) -> HostError:
+    return HostError("git_failed", f"git cannot be started on this machine: {error.strerror}.")
 
 
 def _deadline(spec: Spec) -> OutsideError:
@@ -179,7 +185,8 @@ async def _retried(spec: Spec, attempt: Callable[[], Awaitable[Result]]) -> Resu
         result = await attempt()
         if not (number := _signal(result)):
             return result
-        await anyio.sleep(pause)
+        if looped():
+            await anyio.sleep(pause)
     raise HostError(
         "git_killed",
         f"git {_verb(spec)} was killed by signal {number}, {len(_PAUSES)} times: "
@@ -199,7 +206,25 @@ def _signal(result: Result) -> int:
     return int(died[-1]) if died else 0
 
 
+def _blocked(spec: Spec, stdin: bytes | None) -> Result:
+    """As `_once`, without an event loop."""
+    _check_program(spec)
+    who = {"user": spec.who.uid, "group": spec.who.gid, "extra_groups": ()} if spec.who else {}
+    seconds, most = spec.seconds, spec.limit_bytes
+    try:
+        done = blocking(
+            spec.argv, spec.env, stdin, seconds=seconds, out_bytes=most, limits=_limits(spec), **who
+        )
+    except OSError as error:
+        raise _not_started(error) from None
+    if done.late:
+        raise _deadline(spec)
+    return Result(done.code, done.out, done.err[-_ERROR_BYTES:], done.cut)
+
+
 async def _once(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ()) -> Result:
+    if not looped():
+        return _blocked(spec, stdin)
     try:
         with anyio.fail_after(spec.seconds):
             async with _started(spec, DEVNULL if stdin is None else PIPE, PIPE, fds) as process:
@@ -208,7 +233,7 @@ async def _once(spec: Spec, stdin: bytes | None = None, fds: Sequence[int] = ())
         raise _deadline(spec) from None
 
 
-async def _to_end(process: anyio.abc.Process, stdin: bytes | None, limit_bytes: int) -> Result:
+async def _to_end(process: "anyio.abc.Process", stdin: bytes | None, limit_bytes: int) -> Result:
     assert process.stdout is not None and process.stderr is not None  # noqa: S101 - we asked for pipes
     errors, err = process.stderr, list[bytes]()
     out, cut, noisy, code = b"", False, False, 0

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import anyio
 import msgspec
-from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -25,6 +24,7 @@ from cloister.core.text import decode, one_line
 from cloister.forge import _spawn
 from cloister.forge._spawn import Result, Spec, Who
 from cloister.forge.api import Removed
+from cloister.system import in_thread
 from cloister.system.locks import lock, lock_within
 
 _OID = re.compile(r"[0-9a-f]{40}")
@@ -224,7 +224,7 @@ async def fetch_remote(
         result = await _spawn.run(spec)
     finally:
         with anyio.CancelScope(shield=True):
-            largest = await to_thread.run_sync(_clear_partial_packs, bare)
+            largest = await in_thread(_clear_partial_packs, bare)
     return msgspec.structs.replace(result, cut=True) if largest >= limit_bytes else result
 
 
@@ -362,7 +362,7 @@ class LocalRepositories:
         return False
 
     async def remove(self, run: RunId, who: str) -> Removed:
-        return await to_thread.run_sync(_remove, bare_repository(self._data_dir, run), who)
+        return await in_thread(_remove, bare_repository(self._data_dir, run), who)
 
 
 def bare_repository(data_dir: Path, run: RunId) -> Path:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
-from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -16,6 +15,7 @@ from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must
+from cloister.system import in_thread
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
@@ -48,7 +48,7 @@ class PlainGit:
         _check_text(repo, ref)
         if is_url(repo):
             return await self._fetch_url(repo, ref, into)
-        checkout = await to_thread.run_sync(find_checkout, repo)
+        checkout = await in_thread(find_checkout, repo)
         return await _fetch_checkout(checkout, ref, into)
 
     async def _fetch_url(self, url: str, ref: str | None, into: Path) -> Base:
@@ -99,7 +99,7 @@ class PlainGit:
         _check_text(proposal.repository, proposal.branch)
         if is_url(proposal.repository):
             return None
-        checkout = await to_thread.run_sync(find_checkout, proposal.repository)
+        checkout = await in_thread(find_checkout, proposal.repository)
         copied = await host.copy_out(proposal.bare, proposal.commit, checkout)
         if not copied.ok:
             raise _not_written(checkout, copied)
@@ -152,7 +152,7 @@ def find_checkout(repo: str) -> Checkout:
 
 async def origin_of(repo: str) -> str | None:
     """The address of the remote `origin` of a directory's repository; None without one."""
-    checkout = await to_thread.run_sync(find_checkout, repo)
+    checkout = await in_thread(find_checkout, repo)
     found = await in_checkout(checkout, "config", "--get", "remote.origin.url")
     return (decode(found.out).strip() or None) if found.ok else None
 

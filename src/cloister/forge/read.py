@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from anyio import to_thread
-
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
@@ -19,6 +17,7 @@ from cloister.core.text import decode
 from cloister.forge._spawn import Result
 from cloister.forge.host import Checkout, copy_in, ensure_bare, in_bare, in_checkout, must, oid
 from cloister.forge.plain_git import BASE_REF, find_checkout
+from cloister.system import in_thread
 
 FILE_BYTES = 1_048_576
 """The largest file that is read this way."""
@@ -79,7 +78,7 @@ async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | Non
 
     Raises `UserError` (`no_repository`).
     """
-    checkout = await to_thread.run_sync(find_checkout, repo)
+    checkout = await in_thread(find_checkout, repo)
     head = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
     if not head.ok:
         return None
@@ -97,7 +96,7 @@ async def working_files(
 
     Raises `UserError` (`no_repository`).
     """
-    checkout = await to_thread.run_sync(find_checkout, repo)
+    checkout = await in_thread(find_checkout, repo)
     if checkout.bare:
         raise UserError("no_repository", f"{checkout.top} has no working tree: give the path of a checkout.")
     listed = await in_checkout(
@@ -117,7 +116,7 @@ async def working_files(
                         found[name] = decode(file.read(FILE_BYTES))
         return found
 
-    return names, await to_thread.run_sync(read)
+    return names, await in_thread(read)
 
 
 def _file_in(listed: Result) -> str | None:
@@ -128,13 +127,13 @@ def _file_in(listed: Result) -> str | None:
 
 async def export(bare: Path, commit: str, at: Path) -> None:
     """Write every file of `commit` into the new directory `at`, links as links."""
-    await to_thread.run_sync(lambda: at.mkdir(mode=0o700))
+    await in_thread(lambda: at.mkdir(mode=0o700))
     env = {"GIT_INDEX_FILE": str(at.with_name(f"{at.name}.index"))}
     must(await in_bare(bare, "read-tree", commit, env=env), "read the commit")
     # Git rejects names that lead out, and does not write through links.
     written = await in_bare(bare, f"--work-tree={at}", "checkout-index", "--all", "--quiet", env=env)
     must(written, "write the files of the commit")
-    await to_thread.run_sync(lambda: at.with_name(f"{at.name}.index").unlink(missing_ok=True))
+    await in_thread(lambda: at.with_name(f"{at.name}.index").unlink(missing_ok=True))
 
 
 # The names of changed paths, by the trees alone. Nothing is checked out.

@@ -15,11 +15,11 @@ from cloister.repair.suite import is_test, language_of
 from cloister.repair.syntax import Cut, File, header_end, own
 
 _FILES = 60
-_MOST = 40_000
-_DEEP = 150
+_MOST = 12_000
 _LIKELY = 0.2
-"""So many statements get all rules, the others those with a prior like this."""
-_DEFINITION = 0.4
+"""Rules with such a prior come first, for so many candidates; then the others, for `_DEEPER` more."""
+_DEEPER = 6_000
+_DEFINITION = 0.3
 """How suspicious a definition at module level is, beside the lines that use its name."""
 _UNUSED = 0.08
 """How suspicious other code is that runs at import time, beside the most suspicious line."""
@@ -72,14 +72,16 @@ def candidates(
     known = dict.fromkeys((*(one.path for one in suspects), *sources))
     paths = [path for path in known if path in sources and language_of(path) and not is_test(path)]
     files = [File(path, sources[path]) for path in paths[:_FILES]]
-    for index, (score, file, statement) in enumerate(_scored(files, suspects)):
-        for one in _of_statement(file, statement, score, facts, deep=index < _DEEP):
-            key = (file.path, *one.cut)
-            # The same text by two rules: a flag of either counts.
-            if key not in found or _rank(found[key]) < _rank(one):
-                found[key] = one
-        if len(found) > _MOST:
-            break
+    scored = _scored(files, suspects)
+    for deep, most in ((False, _MOST), (True, _MOST + _DEEPER)):
+        for score, file, statement in scored:
+            for one in _of_statement(file, statement, score, facts, deep=deep):
+                key = (file.path, *one.cut)
+                # The same text by two rules: a flag of either counts.
+                if key not in found or _rank(found[key]) < _rank(one):
+                    found[key] = one
+            if len(found) > most:
+                break
     return Ordered(sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed))))
 
 
@@ -94,7 +96,7 @@ def _tie(one: _Found, seed: int) -> bytes:
 def _of_statement(file: File, statement: Node, score: float, facts: Facts, *, deep: bool) -> Iterator[_Found]:
     for node in own(statement):
         for rule in RULES:
-            if (rule.place == "statement" and node != statement) or not (deep or rule.prior >= _LIKELY):
+            if (rule.place == "statement" and node != statement) or deep != (rule.prior < _LIKELY):
                 continue
             for prior, cut in rule.changes(node, file, facts):
                 flags = (*rule.flags, *_weakened(rule, statement))

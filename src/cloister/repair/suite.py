@@ -15,6 +15,7 @@ _ENDINGS: dict[Language, tuple[str, ...]] = {
 _TEST_FOLDERS = frozenset(("test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "fixtures"))
 _SHEBANG = 'exec $(sed -n "1s/^#!//p" "$(command -v pytest)") -c "$0"'
 """Plain `pytest` runs with the interpreter of its script."""
+_GO = 'd=$(mktemp -d) && printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"'
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -23,7 +24,7 @@ class Suite(msgspec.Struct, frozen=True):
     command: str
     language: Language
     runner: str
-    """`pytest`, `unittest` or `node`."""
+    """`pytest`, `unittest`, `node`, `mocha`, `jest`, `vitest` or `go`."""
     launch: tuple[str, ...] = ()
     """What starts the interpreter; the worker's program is the next argument."""
     args: tuple[str, ...] = ()
@@ -50,7 +51,7 @@ def suite_of(command: str) -> Suite | None:
     while words and "=" in words[0] and words[0].split("=")[0].isidentifier():
         name, _, value = words.pop(0).partition("=")
         env[name] = value
-    found = _python(words) or _script(words)
+    found = _python(words) or _script(words) or _go(words)
     if found is None:
         return None
     return msgspec.structs.replace(found, command=command, env=env, folder=folder)
@@ -79,9 +80,41 @@ def _runner(name: str) -> str:
 
 
 def _script(words: list[str]) -> Suite | None:
-    if len(words) >= 2 and words[0].rpartition("/")[2] == "node" and words[1] == "--test":
+    names = [word.rpartition("/")[2] for word in words]
+    if names[:2] == ["node", "--test"]:
         return Suite("", "script", "node", (words[0], "-e"), tuple(words[2:]))
+    start = 1 if names[:1] == ["npx"] else 2 if names[:2] in (["yarn", "run"], ["pnpm", "exec"]) else 0
+    if names[start : start + 1] and names[start] in ("mocha", "jest", "vitest"):
+        args = [word for word in words[start + 1 :] if word not in ("run", "--coverage", "--watch", "--run")]
+        return Suite("", "script", names[start], ("node", "-e"), tuple(args))
     return None
+
+
+def _go(words: list[str]) -> Suite | None:
+    if words[:2] != ["go", "test"]:
+        return None
+    return Suite(
+        "",
+        "go",
+        "go",
+        ("/bin/sh", "-c", _GO),
+        tuple(word for word in words[2:] if word not in ("-v", "-json")),
+    )
+
+
+def script_of(command: str) -> str | None:
+    """The script of `package.json` that a command runs, by its name; None if it runs none."""
+    words = command.split("&&")[-1].split()
+    if words[:1] not in (["npm"], ["yarn"], ["pnpm"]) or len(words) > 3:
+        return None
+    rest = [word for word in words[1:] if word not in ("run", "--silent", "-s")]
+    return {"t": "test", "tst": "test"}.get(rest[0], rest[0]) if len(rest) == 1 else None
+
+
+def in_place_of(command: str, script: str) -> str:
+    """The command with the text of the script that it runs, in the same directory."""
+    head, found, _ = command.rpartition("&&")
+    return f"{head}&& {script}" if found else script
 
 
 def language_of(path: str) -> Language | None:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from posixpath import dirname, join, normpath
 from types import TracebackType
 from typing import Self, TypeVar, cast
 
@@ -21,7 +22,7 @@ from cloister.core.errors import CloisterError, UserError
 from cloister.repair.api import Candidate, Chosen, Failure, Localised, Stage, Trial, applied
 from cloister.repair.choose import Behaviour, choose
 from cloister.repair.localise import Covered, by_imports, by_traceback, ranked
-from cloister.repair.suite import Suite
+from cloister.repair.suite import Suite, language_of
 from cloister.repair.syntax import parses
 from cloister.repair.worker import Lines, Worker, started
 
@@ -30,7 +31,7 @@ _FIRST = 3
 _AFFECTED = 150
 _MARGIN = (0.1, 0.4)
 """Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
-_EACH_SECONDS = 3.0
+_EACH_SECONDS = 1.0
 _TRACED_SECONDS = 0.6
 """Processor time of a test in the plain run, and of one with coverage."""
 _TRACED_RED = 30
@@ -75,6 +76,7 @@ class Trials:
             tasks.start_soon(self._serve)
         self._stack.callback(self._send.close)
         self._stack.callback(self._receive.close)
+        self._stack.callback(tasks.cancel_scope.cancel)  # ends jobs that are left over
         return self
 
     async def __aexit__(
@@ -181,7 +183,7 @@ class Trials:
                 text = (await self._computer.read(self._path(name))).decode(errors="replace")
             except CloisterError:
                 continue
-            for path in _imports(text):
+            for path in _imports(text, name):
                 try:
                     data = await self._computer.read(self._path(path), limit_bytes=1_000_000)
                 except CloisterError:
@@ -249,8 +251,10 @@ class Trials:
         if plausible:
             stage = "all"
             rest = [name for name in self._passing() if name not in results]
-            for names, cold in ((rest, self._cold), (red, True)):
-                if plausible and names and not (cold and names is red and self._cold):
+            # Only a worker of Python keeps what it imported.
+            again = red if self._suite.language == "python" and not self._cold else []
+            for names, cold in ((rest, self._cold), (again, True)):
+                if plausible and names:
                     more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, names)
@@ -381,11 +385,21 @@ def _index(tests: Iterable[Covered]) -> dict[tuple[str, int], list[str]]:
 
 
 _IMPORT = re.compile(r"^[ \t]{0,40}(?:from|import)[ \t]{1,8}([\w.]{1,200})", re.MULTILINE)
+_REQUIRE = re.compile(r"""(?:from|import|require\()[ \t]{0,8}["'](\.[^"'\n]{1,200})["']""")
 
 
-def _imports(text: str) -> list[str]:
-    """The files that a Python module may import from its repository."""
+def _imports(text: str, importer: str) -> list[str]:
+    """The files that a test may import from its repository."""
     found: list[str] = []
+    if language_of(importer) == "script":
+        for name in _REQUIRE.findall(text)[:200]:
+            path = normpath(join(dirname(importer), name))
+            found += [
+                path,
+                *(f"{path}{end}" for end in (".js", ".ts", ".tsx", ".jsx", ".mjs", "/index.js", "/index.ts")),
+            ]
+            found += [f"{path.removesuffix('.js')}.ts"]
+        return [path for path in dict.fromkeys(found) if language_of(path)]
     for name in _IMPORT.findall(text)[:200]:
         path = name.strip(".").replace(".", "/")
         found += [f"{top}{path}{end}" for top in ("", "src/") for end in (".py", "/__init__.py")]

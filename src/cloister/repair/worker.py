@@ -89,6 +89,7 @@ Stages = Sequence[tuple[Sequence[str], float, float]]
 _PROGRAMS: dict[Language, tuple[str, ...]] = {
     "python": ("python_probes.py", "python_runners.py", "python_worker.py"),
     "script": ("script_worker.cjs",),
+    "go": ("go_worker.go",),
 }
 
 
@@ -198,6 +199,8 @@ async def started(computer: Computer, suite: Suite, seconds: float) -> AsyncGene
     async with AsyncExitStack() as stack:
         worker = Worker(await stack.enter_async_context(computer.start(command)))
         await worker.send("open", runner=suite.runner, args=suite.args)
-        yield worker
-        with anyio.CancelScope(shield=True):
-            await worker.end()
+        try:
+            yield worker
+        finally:
+            with anyio.CancelScope(shield=True):
+                await worker.end()

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,6 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.agent.progress import progress
 from cloister.agent.taint import Provenance
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -26,19 +25,16 @@ from cloister.core.events import (
     ChecksChosen,
     DeliveryFailed,
     Event,
+    PromptReceived,
     RunAdmitted,
-    RunFinished,
 )
 from cloister.core.ids import RunId
 from cloister.core.log import (
     Index,
     Journal,
     attempts_of,
-    effective,
-    of_attempt,
     request_of,
     round_start,
-    seen_by,
 )
 from cloister.core.requests import NewRun, SavePointLimits, State
 from cloister.core.text import one_line
@@ -53,6 +49,7 @@ from cloister.policy.api import PushAction
 from cloister.policy.decide import Decider
 from cloister.runs import pull_request
 from cloister.runs.attempts.tree import all_points, point_at
+from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
 
@@ -81,77 +78,6 @@ _FIRST_PAUSE_SECONDS = 2.0
 _LONGEST_PAUSE_SECONDS = 120.0
 """Between two tries to deliver to a forge that cannot be reached."""
 
-_UNKNOWN = 1_000_000
-"""More failures than any attempt with checks has."""
-
-
-def base_commit(events: Sequence[Event]) -> str | None:
-    """The base of a run; None before it is fetched."""
-    return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
-
-
-def _furthest(events: Sequence[Event]) -> str | None:
-    """The newest save point of the attempt of this round that is furthest: the fewest red, then the earliest."""
-    numbers = attempts_of(events[round_start(events) :])
-    found = [progress(effective(seen_by(events, number)), number) for number in numbers]
-    # An attempt that was stopped, or rewound, counts only if there is no other.
-    kept = [one for one in found if one.ended is None or one.ended.outcome != "stopped"] or found
-    saved = [one for one in kept if one.commit is not None]
-    furthest = min(saved, key=lambda one: one.comparison.red if one.comparison else _UNKNOWN, default=None)
-    return furthest.commit if furthest else None
-
-
-def result_commit(events: Sequence[Event]) -> str | None:
-    """The commit that stands for the run's work so far."""
-    start = round_start(events)
-    made = _last_change(events)
-    if made is not None and made[0] > start:
-        return made[1].commit
-    last = events[-1].body
-    if isinstance(last, RunFinished) and last.attempt is not None and last.attempt in attempts_of(events):
-        return attempt_commit(events, last.attempt)
-    return _furthest(events) or (made and made[1].commit)
-
-
-def last_result(events: Sequence[Event]) -> tuple[AttemptEnded, ChangeMade]:
-    """The attempt and the change that stand for a finished run. Raises `UserError` (`run_not_finished`, `no_change`)."""
-    last, run = events[-1].body, events[0].run
-    if not isinstance(last, RunFinished):
-        raise UserError("run_not_finished", f"Run {run} is not finished: its change is not ready.")
-    made, ended = _last_change(events), Index(events).of(AttemptEnded)
-    winner = next((one for one in reversed(ended) if last.attempt in (None, one.attempt)), None)
-    if made is None or winner is None:
-        raise UserError("no_change", f"Run {run} has no finished change: there is nothing to propose.")
-    return winner, made[1]
-
-
-def _last_change(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
-    """The newest change with the number of its event."""
-    found = ((event.seq, event.body) for event in reversed(events) if isinstance(event.body, ChangeMade))
-    return next(found, None)
-
-
-def attempt_commit(events: Sequence[Event], attempt: int) -> str | None:
-    """The last save point of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    so_far = progress(effective(seen_by(events, attempt)), attempt)
-    return so_far.ended.commit if so_far.ended else so_far.commit
-
-
-def attempt_log(events: Sequence[Event], attempt: int) -> tuple[Event, ...]:
-    """The events of one attempt. Raises `UserError` (`no_such_attempt`)."""
-    _check_known(events, attempt)
-    return of_attempt(events, attempt)
-
-
-def _check_known(events: Sequence[Event], attempt: int) -> None:
-    known = attempts_of(events)
-    if attempt not in known:
-        there = ", ".join(map(str, known)) or "none yet"
-        raise UserError(
-            "no_such_attempt", f"Run {events[0].run} has no attempt {attempt}: there are {there}."
-        )
-
 
 async def make_result(
     services: "RunServices", journal: Journal, run: RunId, winner: AttemptEnded | None
@@ -163,14 +89,14 @@ async def make_result(
     """
     events = journal.events
     base = base_commit(events)
-    saved = winner.commit if winner is not None else _furthest(events)
+    saved = winner.commit if winner is not None else furthest(events)
     if base is None or saved is None:
         return
     request = request_of(events)
     branch = change.branch_name(request.prompt, run)
     start = round_start(events)
-    before = _last_change(events[:start])
-    known = _last_change(events[start:])
+    before = last_change(events[:start])
+    known = last_change(events[start:])
     bare = await services.repositories.open(run)
     previous = before[1].commit if before else base
     if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
@@ -180,8 +106,9 @@ async def make_result(
         files = await change.files_of_save(bare, base, saved)
         # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
         note = page(receipt(events, await _audit_head(services), Pending(branch, files)))
-        message = _message(events, run, winner, change.trailer(note))
-        commit = await change.make_change(bare, previous, saved, branch, message)
+        last = "\n".join((change.trailer(note), *_co_authors(events, services.people)))
+        message = _message(events, run, winner, last)
+        commit = await change.make_change(bare, previous, saved, branch, message, services.author)
         await change.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
@@ -235,7 +162,7 @@ async def propose(
 ) -> Proposal:
     """The change as it goes to `target`, with the text of a pull request."""
     run, base = events[0].run, Index(events).last(BaseFixed)
-    before = _last_change(events[: round_start(events)])
+    before = last_change(events[: round_start(events)])
     proposal = await change.describe(
         Proposal(
             run,
@@ -305,6 +232,16 @@ def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, l
     return "\n\n".join(part for part in (subject, body, proof) if part) + "\n"
 
 
+def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]:
+    """A line for each person who asked for the change of this round and whose address the settings name."""
+    start = round_start(events)
+    asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived)]
+    if start == 0 and isinstance(events[0].body, RunAdmitted):
+        asked.insert(0, events[0].body.who)
+    names = (who.removesuffix(" (review)") for who in dict.fromkeys(asked))
+    return [f"Co-authored-by: {people[who]}" for who in names if who in people]
+
+
 def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:
     lines: list[str] = []
     for event in events:
@@ -330,20 +267,6 @@ def _count(comparison: Comparison) -> str:
         else ""
     )
     return f"{comparison.red} red{old}, {comparison.passed} passed"
-
-
-async def run_diff(
-    repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
-) -> str:
-    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
-
-    Raises `UserError` (`no_such_attempt`).
-    """
-    base = base_commit(events)
-    commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
-    if base is None or commit is None or commit == base:
-        return ""
-    return await change.diff(await repositories.open(run), base, commit)
 
 
 # The save points of runs that ended long ago are removed; results stay. A result is the change of each round, the last

@@ -201,8 +201,10 @@ class _Driver:
         """Put the rules of every layer in force; return the request within their limits."""
         services = self._services
         governed = await govern(services.rules, request, services.quota, self._bare, base.commit)
-        await self._journal.append(PolicyFixed(governed.layers, governed.limited, governed.request.budget))
         names = {services.harness(request, wish): None for wish in wishes(request)}
+        harness = next(iter(names)) if len(names) == 1 else ""
+        fixed = PolicyFixed(governed.layers, governed.limited, governed.request.budget, harness)
+        await self._journal.append(fixed)
         check_allowed(governed.policy, tier=governed.request.tier, models=every_name(models), harnesses=names)
         self._services = replace(services, policy=governed.policy, quota=governed.quota)
         return governed.request

@@ -129,7 +129,7 @@ def _footer(view: RunView, winner: e.AttemptEnded, made: e.ChangeMade, receipt: 
     if receipt is not None:
         digest = hashlib.sha256(receipt.encode()).hexdigest()
         yield f"- The receipt lists everything that the run touched: `cloister receipt {view.id}` (sha256 `{digest}`)."
-    yield f"- The change again, with its evidence: `cloister log {view.id}` and `cloister diff {view.id}`."
+    yield f"- Run the proof again: `cloister verify {made.branch} --repo .` in a clone of this repository."
 
 
 _TICKS = re.compile("`{3,}|~{3,}")

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeVar, get_args
 
 import msgspec
-from anyio import to_thread
 
 from cloister.core.addresses import canonical_glob, repository_names
 from cloister.core.attempts import parse_search, wishes
@@ -23,6 +22,7 @@ from cloister.policy.decide import Decider, PathRules
 from cloister.policy.file import FILE_BYTES, Author, read_policy
 from cloister.policy.layers import BUILT_IN, capped, layer
 from cloister.policy.pattern import text_matches
+from cloister.system import in_thread
 
 REPOSITORY_FILE = ".cloister/policy.toml"
 """Read from the base commit: a run cannot change its own rules."""
@@ -87,7 +87,7 @@ class Governed:
 
 async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, commit: str) -> Governed:
     """The rules for a run on `commit`, which `bare` holds. Raises `UserError` (`bad_policy`, `file_too_large`)."""
-    above = await to_thread.run_sync(files.above, request.repo)
+    above = await in_thread(files.above, request.repo)
     named = [each.name if each.name == "built-in" else f"{each.name} ({_file_of(each)})" for each in above]
     written = await read_file(bare, commit, REPOSITORY_FILE)
     if written is not None:

@@ -177,7 +177,13 @@ def _complete(path: str, operation: Document) -> None:
     if operation["operationId"] in ("writeFile", "writeTree"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
-    if operation["operationId"] in ("buildTemplate", "fetchModel", "addModel"):
+    if operation["operationId"] in (
+        "buildTemplate",
+        "setUpEnvironment",
+        "verifyChange",
+        "fetchModel",
+        "addModel",
+    ):
         responses["200"]["content"]["application/x-ndjson"] = {"schema": {"type": "string"}}
 
 

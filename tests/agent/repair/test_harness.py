@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import anyio
 import pytest
 
 from cloister.agent.attempt import choose_harness
@@ -14,6 +15,7 @@ from cloister.core.events import (
     CandidatesTried,
     FaultLocalised,
     FinishRefused,
+    InterruptRequested,
     ModelFailed,
     ModelReplied,
     ModelSpent,
@@ -271,6 +273,22 @@ async def test_test_that_passes_when_repeated_is_called_flaky(tmp_path: Path) ->
     ended = await repaired(bench)
     assert ended.outcome == "red"
     assert "flaky" in ended.reason
+    assert bench.of(PatchChosen) == []
+
+
+async def test_person_stops_a_search_and_the_files_stay_as_they_were(tmp_path: Path) -> None:
+    bench = await opened(tmp_path)
+    async with anyio.create_task_group() as tasks:
+
+        async def stop() -> None:
+            while not bench.of(FaultLocalised):
+                await bench.journal.changed(len(bench.journal.events))
+            await bench.journal.append(InterruptRequested("ada"))
+
+        tasks.start_soon(stop)
+        ended = await repaired(bench)
+        assert (ended.outcome, ended.commit) == ("red", bench.base)
+        assert "stopped the search" in ended.reason
     assert bench.of(PatchChosen) == []
 
 

@@ -95,6 +95,7 @@ def plain(done: Done, home: Path) -> tuple[int, str, str]:
         text = re.sub(r"\b\d{9,10}\.\d+\b", "TIME", text)
         # A server also enters logins and calls.
         text = re.sub(r"(OK: |up to entry )\d+", r"\1N", text)
+        text = re.sub(r"\b\d+ s +(?=\d|  )", "AGE ", text)  # of `ps`, which the second command prints later
         return re.sub(r"\d+ (s|min) ago", "AGO", text)
 
     return done.returncode, cleaned(done.stdout), cleaned(done.stderr)

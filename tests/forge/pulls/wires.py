@@ -5,7 +5,6 @@ Each wire answers in the form of its forge and rejects fields that this forge do
 
 import base64
 import json
-import os
 import re
 import subprocess
 import threading
@@ -16,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.forge.git_http import answer
 
 TOKEN = "token-0123456789-abcdef"
 Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]]
@@ -644,28 +645,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(
                 401 if not known else 403, "denied", {"WWW-Authenticate": 'Basic realm="git"'}
             )
-        env = {
-            "PATH": os.environ["PATH"],
-            "GIT_PROJECT_ROOT": str(self.forge.root),
-            "GIT_HTTP_EXPORT_ALL": "1",
-            "REMOTE_USER": "cloister",
-            "PATH_INFO": path,
-            "QUERY_STRING": query,
-            "REQUEST_METHOD": self.command,
-            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-        }
-        done = subprocess.run(["git", "http-backend"], env=env, input=data, capture_output=True, check=False)
-        head, _, content = done.stdout.partition(b"\r\n\r\n")
-        fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n") if ": " in line)
-        self.send_response(int(fields.pop("Status", "200").split()[0]))
-        for name, value in fields.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-        return None
+        return answer(self, self.forge.root, data, user="cloister")
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 

@@ -22,6 +22,13 @@ def test_search_by_default_says_that_there_is_no_model() -> None:
     assert lines(started, harness="repair")[0].startswith("· the repair harness searches")
 
 
+def test_default_is_said_once_before_set_up_begins() -> None:
+    fixed = e.PolicyFixed(("built-in",), harness="repair")
+    phase, started = e.PhaseStarted("template"), e.AttemptStarted(0, "", harness="repair")
+    said = [at for at, line in enumerate(lines(fixed, phase, started)) if "no model is configured" in line]
+    assert said == [0]
+
+
 def test_localised_lines_are_shown_with_what_was_measured() -> None:
     suspects = tuple(e.Suspect("rates.py", line, 1 / line, "in the traceback") for line in (1, 2, 3, 4))
     said = lines(e.FaultLocalised(("a", "b"), suspects, "coverage", 40, 1.5))

@@ -72,7 +72,7 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
 
 
 OPERATED = (
-    {"/v1/runs", "/v1/environments/plan"}
+    {"/v1/runs", "/v1/environments/plan", "/v1/verify"}
     | {
         f"/v1/runs/run/{verb}"
         for verb in (

@@ -65,6 +65,22 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
     receipt = cloister("receipt", "last").stdout
     assert "Add a comment." in receipt
     assert "# sum" in cloister("diff", "last").stdout
+    fixed = cloister("why", "calc.py:2").stdout
+    assert "return a + b" in fixed and "asked  Fix add" in fixed and "sed -i" in fixed
+    added = cloister.json("why", "calc.py:3", "last")
+    assert (added["text"], added["prompt"], added["base"]) == ("# sum", "Add a comment.", False)
+    assert "before the run" in cloister("why", "calc.py:1").stdout
+    assert "no line 99" in cloister("why", "calc.py:99", code=2).stderr
+    assert "FILE:LINE" in cloister("why", "calc.py", code=2).stderr
+    assert "The proof holds" in cloister("verify", "last").stdout
+    again = cloister.json("verify", branch, "--repo", str(repo))
+    assert (again["claimed"], again["found"], again["holds"]) == ("proven", "proven", True)
+    assert (again["red_before"], again["red_now"]) == (1, 0)
+    assert "no change of a run" in cloister("verify", "main", "--repo", str(repo), code=2).stderr
+    cloister.git(repo, "switch", "-q", branch)
+    (repo / "calc.py").write_text(CALC)
+    cloister.git(repo, "commit", "-qa", "--amend", "--no-edit")
+    assert "does not hold" in cloister("verify", branch, "--repo", str(repo), code=1).stdout
     cloister("rm", "last")
     late = cloister("say", "last", "And more.", code=2)
     assert "removed" in late.stderr and len(late.stderr.strip().splitlines()) == 1

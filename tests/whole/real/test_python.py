@@ -3,22 +3,36 @@
 from pathlib import Path
 
 import pytest
-from tests.whole.real.bugs import Case, load_cases
+from tests.whole.real.bugs import Case, each, load_cases
 from tests.whole.real.conftest import RunIt
-from tests.whole.real.trials import a_fix_is_proven, no_cheat_is_green
+from tests.whole.real.trials import a_fix_is_proven, a_search_is_proven, no_cheat_is_green
 
-pytestmark = [
-    pytest.mark.anyio,
-    pytest.mark.parametrize("case", load_cases("python"), ids=lambda case: case.name),
-]
+pytestmark = pytest.mark.anyio
+each_case = pytest.mark.parametrize("case", each("python"))
+REACHED = {
+    "xmltodict strips what is blank": "            if self.strip_whitespace and data:\n",
+    "jsonpointer takes no index with a leading zero": (
+        "            if not JsonPointer._RE_ARRAY_INDEX.fullmatch(str(part)):\n"
+    ),
+}
+"""What upstream wrote, where one rule writes the same."""
 
 
+@pytest.mark.parametrize("name", REACHED)
+async def test_search_repairs_what_one_rule_can_reach(name: str, tmp_path: Path, run_it: RunIt) -> None:
+    (case,) = [one for one in load_cases("python") if one.name == name]
+    found = await a_search_is_proven(case, tmp_path, run_it)
+    assert REACHED[name].strip() in found
+
+
+@each_case
 async def test_after_a_wrong_one_the_right_fix_ends_green_with_proof(
     case: Case, tmp_path: Path, run_it: RunIt
 ) -> None:
     await a_fix_is_proven(case, tmp_path, run_it)
 
 
+@each_case
 async def test_deleting_bending_and_skipping_the_test_end_red(
     case: Case, tmp_path: Path, run_it: RunIt
 ) -> None:

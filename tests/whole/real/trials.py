@@ -15,6 +15,7 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     FinishRefused,
+    PatchFound,
     ProofTaken,
     RunFinished,
 )
@@ -47,6 +48,14 @@ async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
         assert _proven(case, evidence)
     assert _of(events, ChangeMade)
     assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
+
+
+async def a_search_is_proven(case: Case, directory: Path, run_it: RunIt) -> str:
+    """Repair the bug without a model; return the diffs of the plausible patches."""
+    bug = build(case, directory)
+    events = await run_it(_asked_for(bug, harness="repair"))
+    assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
+    return "\n".join(found.diff for found in _of(events, PatchFound) if not found.broke)
 
 
 async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
@@ -85,13 +94,19 @@ def _proven(case: Case, evidence: Comparison) -> bool:
     return set(case.red) <= {_short(case, name) for name in evidence.fixed}
 
 
-def _asked_for(bug: Bug, model: str | None = None, attempts: tuple[AttemptWish, ...] = ()) -> NewRun:
+def _asked_for(
+    bug: Bug,
+    model: str | None = None,
+    attempts: tuple[AttemptWish, ...] = (),
+    harness: str | None = None,
+) -> NewRun:
     return NewRun(
         _PROMPT,
         str(bug.repo),
         checks=(bug.case.check,),
         model=model,
         attempts=attempts,
+        harness=harness,
         tier="container",
         template=TEMPLATE,
     )

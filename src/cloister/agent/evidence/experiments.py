@@ -33,6 +33,7 @@ _TESTS = 60
 _FILES = 40
 _NEAR = 8
 _PROGRAMS = 6
+_ANY = ("test(", "it(", "assert", "expect")
 _COPIED = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
 """Files that runners find by a pattern. Elsewhere two files with the same tests cannot be built together."""
 _WHOLE_SECONDS = 10.0
@@ -78,12 +79,15 @@ class Experiments:
         """Experiment with the tests in `names`, and with the runner of every check that has tests."""
         deceived: list[Weakening] = []
         empty: list[str] = []
+        listed = {name for one in self.found for name in (one.check, *(test.name for test in one.tests))}
         for one in self.found:
             # Old failures may be left; a check that did not run to its end says nothing.
             ran = may_run_tests(one.check) and one.killed is None and not one.not_run
             if ran and (one.tests or one.unlisted):
-                mine = [test.name for test in one.tests if test.name in names][:_TESTS]
-                part = await (self._mutate(one, mine) if mine else self._only_canaries(one))
+                mine = [test.name for test in one.tests if test.name in names]
+                # A runner that only counts passing tests does not name those that carry the proof.
+                mine += [name for name in sorted(names) if one.unlisted and name not in listed]
+                part = await (self._mutate(one, mine[:_TESTS]) if mine else self._only_canaries(one))
                 deceived += part.deceived
                 empty += part.empty
             elif ran and one.green and one.check in names:
@@ -176,6 +180,8 @@ class Experiments:
         """Plant canaries beside the tests of a check that carries no proof: it must report them."""
         paths = sorted({test.file or test.name.partition("::")[0] for test in check.tests})
         near = [path for path in paths if is_test_code(path)][:_NEAR]
+        if not near:  # a report without files may be forged
+            near = [path for path in await files_with(self.computer, _ANY) if _may_hold_tests(path)][:_NEAR]
         files = [_File(path, text, {}) for path in near if (text := await read_text(self.computer, path))]
         if not files:
             return Refutation()

@@ -3,6 +3,9 @@
 Between turns it detects that the model is stuck, and obeys the people who steer the run.
 """
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, OutOfBudget, Unfinished, Workplace
 from cloister.agent.native.conversation import Conversation
@@ -28,6 +31,8 @@ from cloister.core.text import one_line
 
 _SILENT_REPLIES = 3
 """Consecutive replies without a tool call that end the attempt."""
+_STOPPED = "a person stopped the checks before they ended."
+T = TypeVar("T")
 
 
 class NativeHarness:
@@ -70,7 +75,7 @@ class _Loop:
             if ended := await self._finish(reply, finish):
                 return ended
         elif may_change or self._evidence.due:
-            await self._evidence.checkpoint(reply.step)
+            await self._stoppable(lambda: self._evidence.checkpoint(reply.step))
         await self._evidence.end_turn(reply.step)
         if self._place.progress().silent >= _SILENT_REPLIES:
             return Unfinished("red", "The model stopped calling tools before the checks were green.")
@@ -106,25 +111,40 @@ class _Loop:
 
     async def _finish(self, reply: ModelReplied, finish: ToolCall | None) -> AttemptEnded | None:
         await self._evidence.record()
-        why = await self._evidence.checkpoint(reply.step, finishing=True)
+        why = await self._stoppable(lambda: self._evidence.checkpoint(reply.step, finishing=True))
         if finish is None:
             # Only a model that changed something can be done without saying so.
-            changed = not why and self._evidence.commit != self._evidence.base
-            result = await self._evidence.try_finish(self._claim(reply, reply.text)) if changed else None
+            if why != "" or self._evidence.commit == self._evidence.base:
+                return None
+            result = await self._try_finish(self._claim(reply, reply.text))
             return result if isinstance(result, AttemptEnded) else None
-        if not why:
+        if why is None:
+            why = _STOPPED
+        elif not why:
             known = decoded(finish)
             if isinstance(known, Observation):
                 await self._evidence.record(self._answer(finish, False, known.text))
                 return None
             accepted = self._answer(finish, True, "Accepted.")
-            result = await self._evidence.try_finish(self._claim(reply, known[1].summary, accepted))
+            result = await self._try_finish(self._claim(reply, known[1].summary, accepted))
             if not isinstance(result, Refused):
                 return result
             why = result.why
         refused = FinishRefused(self._place.attempt, one_line(why))
         await self._evidence.record(refused, self._answer(finish, False, f"Not accepted: {why}"))
         return None
+
+    async def _try_finish(self, claim: Claim) -> AttemptEnded | Refused:
+        result = await self._stoppable(lambda: self._evidence.try_finish(claim))
+        # A person who stops it may be later than the end.
+        return result or self._place.progress().ended or Refused(_STOPPED)
+
+    async def _stoppable(self, work: Callable[[], Awaitable[T]]) -> T | None:
+        """The result of checks; None if a person stopped them. The files are saved then, and checked later."""
+        result = await interruptible(self._journal, work)
+        if result is None:
+            await self._evidence.save_unchecked()
+        return result
 
     def _claim(self, reply: ModelReplied, summary: str, *answer: ToolReturned) -> Claim:
         seen = reply.seen

@@ -10,10 +10,13 @@ from itertools import islice
 from typing import NamedTuple
 
 import anyio
+import msgspec
 from anyio import to_thread
+from msgspec.structs import replace
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harness import Ending, Unfinished, Workplace
+from cloister.agent.native.interrupt import interruptible
 from cloister.agent.native.tool_calls import ToolCalls
 from cloister.agent.repair.words import (
     BROKEN,
@@ -24,12 +27,14 @@ from cloister.agent.repair.words import (
     NO_TEST,
     NOT_RED_NOW,
     OUTSIDE,
+    STOPPED,
     exhausted,
     how,
     summary,
 )
 from cloister.agent.tools.files import WRITE
-from cloister.core.errors import UserError, sole
+from cloister.core.computer import Computer
+from cloister.core.errors import CloisterError, UserError, sole
 from cloister.core.events import (
     AttemptEnded,
     CandidatesTried,
@@ -52,7 +57,7 @@ from cloister.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, 
 from cloister.repair.candidates import Ordered, candidates
 from cloister.repair.choose import enough
 from cloister.repair.rules.api import facts_of
-from cloister.repair.suite import Suite, suite_of
+from cloister.repair.suite import Suite, in_place_of, script_of, suite_of
 from cloister.repair.trials import Trials
 
 _BATCH_SECONDS = 4.0
@@ -61,6 +66,7 @@ _SHOW_SECONDS = 0.1
 _NEAR_MISSES = 5
 """Candidates that repaired the failing tests and broke others: the log has the first of them."""
 _NAMES, _NAME_CHARS = 20, 400
+_ANY = 1_000_000
 _LOCALISE_SHARE = 0.3
 """Of the time that is left."""
 
@@ -111,7 +117,7 @@ class RepairHarness:
     async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
         await evidence.baseline_ready()
         search = _Search(place, evidence)
-        suite, why = _suite(evidence)
+        suite, why = await _suite(evidence, place.computer)
         if suite is None:
             # Without a failing test the untouched base may be all that was asked for.
             return await search.unchanged(why) if why == NO_TEST else Unfinished("red", why)
@@ -127,21 +133,34 @@ class RepairHarness:
             raise cause from None
 
 
-def _suite(evidence: Evidence) -> tuple[Suite | None, str]:
+async def _suite(evidence: Evidence, computer: Computer) -> tuple[Suite | None, str]:
     """The test command to search with, or why there is none."""
     red = [diagnosis for diagnosis in evidence.baseline if diagnosis.failing]
-    for diagnosis in red:
-        if (suite := suite_of(diagnosis.check)) is not None:
+    # Without a failing test, a check may fail before any test runs: an import error of the product.
+    bad = red or [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
+    for diagnosis in bad:
+        if (suite := suite_of(await _resolved(diagnosis.check, computer))) is not None:
             return suite, ""
-    if red:
-        return None, NO_RULES.format(check=one_line(red[0].check, 120))
-    unable = [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
-    for diagnosis in unable:
-        if (suite := suite_of(diagnosis.check)) is not None:
-            return suite, ""  # it may fail before any test runs: an import error of the product
-    if unable:
-        return None, NO_RULES.format(check=one_line(unable[0].check, 120))
-    return None, NO_TEST
+    return None, NO_RULES.format(check=one_line(bad[0].check, 120)) if bad else NO_TEST
+
+
+async def _resolved(check: str, computer: Computer) -> str:
+    """What `npm test` and the like run."""
+    name = script_of(check)
+    if name is None:
+        return check
+    folder = check[3:].split("&&")[0].strip() + "/" if check.startswith("cd ") else ""
+    try:
+        package = await computer.read(f"{folder}package.json", limit_bytes=1_000_000)
+        return in_place_of(check, msgspec.json.decode(package, type=_Package).scripts.get(name, check))
+    except (CloisterError, msgspec.MsgspecError):
+        return check
+
+
+class _Package(msgspec.Struct):
+    """What a search reads of a package.json."""
+
+    scripts: dict[str, str] = {}
 
 
 class _Search:
@@ -156,6 +175,8 @@ class _Search:
         self._total = 0
         self._known = so_far(place.journal, place.attempt)
         self._shown_at = self._saved_at = anyio.current_time()
+        self._begun = len(place.journal.events)
+        self._at = self._count = 0
 
     async def unchanged(self, why: str) -> Ending:
         """End without a change, if the evidence has nothing against it."""
@@ -166,7 +187,10 @@ class _Search:
         self._folder = suite.folder
         self._journal.show(Progress("work", None, "localising: running the tests with coverage"))
         red = [test.name for diagnosis in self._evidence.baseline for test in diagnosis.failing]
-        found = await trials.localise(red, seconds=max(5.0, self._place.clock.left * _LOCALISE_SHARE))
+        seconds = max(5.0, self._place.clock.left * _LOCALISE_SHARE)
+        found = await interruptible(self._journal, lambda: trials.localise(red, seconds=seconds), self._begun)
+        if found is None:
+            return Unfinished("red", STOPPED.format(tried=0, total=0))
         if not self._known.localised:
             await self._evidence.record(_event(found, suite.folder))
         if why := _hopeless(found):
@@ -186,24 +210,35 @@ class _Search:
         """Try, choose and write until the evidence accepts a patch or no candidate is left."""
         known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
         plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
-        tried, count = self._known.tried, len(known)
+        self._at, self._count = self._known.tried, len(known)
+        fewest = min((body.left for body in self._known.found if body.left), default=_ANY)
+
+        async def explore() -> bool:
+            nonlocal fewest
+            async with aclosing(trials.over(islice(ordered, self._at, None), sources)) as results:
+                async for trial in results:
+                    self._at = trial.candidate.number + 1
+                    # Of patches that leave failing tests, only one that leaves fewer than those before it counts.
+                    counts = trial.plausible and not (trial.partial and len(trial.still_red) >= fewest)
+                    fewest = len(trial.still_red) if counts and trial.partial else fewest
+                    self._count += counts
+                    await self._tried(trial if counts else replace(trial, plausible=False), self._count)
+                    if counts:
+                        plausible[self._at] = trial
+                    if enough(self._at, plausible.values()):
+                        break
+            return True
+
         while True:
-            if not (plausible and (self._known.written or enough(tried, plausible.values()))):
-                left = islice(ordered, tried, None)
-                async with aclosing(trials.over(left, sources)) as results:
-                    async for trial in results:
-                        tried = trial.candidate.number + 1
-                        count += trial.plausible
-                        await self._tried(trial, count)
-                        if trial.plausible:
-                            plausible[tried] = trial
-                        if enough(tried, plausible.values()):
-                            break
-                await self._save(tried, count)
+            if not (plausible and (self._known.written or enough(self._at, plausible.values()))):
+                went = await interruptible(self._journal, explore, self._begun)
+                await self._save(self._at, self._count)
+                if went is None:
+                    return Unfinished("red", STOPPED.format(tried=self._at, total=self._total))
             if not plausible:
-                return Unfinished("red", exhausted(tried, self._total, count))
+                return Unfinished("red", exhausted(self._at, self._total, self._count))
             chosen = await trials.choose([*plausible.values()], sources)
-            ended = await self._write(chosen, sources, tried, count)
+            ended = await self._write(chosen, sources, self._at, self._count)
             if isinstance(ended, AttemptEnded):
                 return ended
             del plausible[chosen.trial.candidate.number + 1]

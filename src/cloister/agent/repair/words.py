@@ -27,6 +27,9 @@ OUTSIDE = (
     "{test} fails without running a line of the repository's own code{error}: the cause is outside the repository, in a "
     "package, a service or the environment, where a search cannot repair it."
 )
+STOPPED = (
+    "A person stopped the search after {tried:,} of {total:,} candidates. Start the run again to search on."
+)
 DENIED = (
     "The rules of this run deny `write` for the suspect files ({files}), so no candidate may be tried there."
 )

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
-from anyio import to_thread
 
 from cloister.agent.shell._spawn import syntax_tree
 from cloister.agent.shell.programs import Argv, runs_argument, steers
 from cloister.agent.shell.unwrap import Unwrapped, takes_options, unwrap
 from cloister.policy.api import HOLE, Commands
+from cloister.system import in_thread
 
 Node = dict[str, Any]
 
@@ -64,7 +64,7 @@ async def read_commands(line: str) -> Commands:
         if data is None:
             found.doubt("it cannot be parsed")
         elif len(text) > _INLINE_CHARS:
-            texts.extend(await to_thread.run_sync(found.read, data))
+            texts.extend(await in_thread(found.read, data))
         else:
             texts.extend(found.read(data))
         if len(found.simple) > _COMMANDS:

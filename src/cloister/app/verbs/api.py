@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.verify import Verified
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
@@ -231,6 +233,11 @@ class RunVerbs(Protocol):
         """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
         ...
 
+    @needs("viewer", "GET runs/{run}/why", seconds=SLOW_SECONDS)
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        """The turn that wrote one line of the result. Raises `UserError` (`no_change`, `no_such_line`, `run_removed`)."""
+        ...
+
     @needs("viewer", "GET runs/{run}/tree")
     async def tree(self, run: str) -> TreeView: ...
 
@@ -257,6 +264,16 @@ class RunVerbs(Protocol):
         """Open a pull request with the change of a finished run, or update the one that is open.
 
         Raises `UserError` (`run_not_finished`, `no_change`, `no_forge`, `denied`), `OutsideError`.
+        """
+        ...
+
+    @needs("operator", "POST verify")
+    async def verify(self, repo: str, ref: str, report: Report = no_report) -> Verified:
+        """Run the proof of a change again from nothing, by the trailers of its commits at `ref` of `repo`.
+
+        An empty `repo` means that `ref` is a run of this server.
+
+        Raises `UserError` (`no_claim`, `no_repository`, `unknown_ref`), `OutsideError`.
         """
         ...
 

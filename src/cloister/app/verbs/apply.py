@@ -19,7 +19,7 @@ from cloister.forge.change import NOTES_REF, attach, branch_name, describe
 from cloister.forge.host import Checkout, complaint, copy_in, ensure_bare, in_bare, in_checkout, is_oid
 from cloister.forge.packs import Pack, pack, pack_since
 from cloister.forge.plain_git import BASE_REF, find_checkout, is_url
-from cloister.runs.delivery import base_commit, result_commit
+from cloister.runs.attempts.work import base_commit, result_commit
 
 
 async def pack_change(repositories: RunRepositories, events: Sequence[Event], have: str | None) -> ChangePack:

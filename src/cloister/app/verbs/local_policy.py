@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-from anyio import to_thread
 
 from cloister.agent.shell.parse import read_commands
 from cloister.app.config import rule_files
@@ -19,6 +18,7 @@ from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy
 from cloister.policy.layers import BUILT_IN, set_names
 from cloister.policy.pattern import COMMAND_TOOLS
+from cloister.system import NeedsLoop, in_thread, looped
 
 if TYPE_CHECKING:
     from cloister.egress.packages import Meaning, SetFinder
@@ -30,7 +30,7 @@ class LocalPolicy(Group):
     """Implements `PolicyVerbs`."""
 
     async def layers(self, context: RuleContext) -> Policy:
-        above = await to_thread.run_sync(rule_files(self._settings).above, context.repo)
+        above = await in_thread(rule_files(self._settings).above, context.repo)
         if context.policy is None:
             return above
         return (*above, read_policy("repository", context.policy.encode(), context.source).layer)
@@ -67,6 +67,8 @@ class LocalPolicy(Group):
     async def _sets_of(self, policy: Policy) -> Sets:
         """The named host sets of the policy. A policy without sets asks no package client."""
         names = set_names(policy)
+        if names and not looped():
+            raise NeedsLoop
         return (await self._finder.find(names))[0] if names else {}
 
     @property

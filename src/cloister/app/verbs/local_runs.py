@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from msgspec import structs
 
 from cloister.app.tokens import RANK
-from cloister.app.verbs.api import RunVerbs
+from cloister.app.verbs.api import RunVerbs, no_report
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Admitted, ChangePack, RunWish
 from cloister.core import limits
+from cloister.core.addresses import check_address
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
     from cloister.app.verbs.records import ForgeCheck
+    from cloister.core.diagnosis import Diagnosis
     from cloister.core.events import ChangeDelivered, Delta, Event
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, State
@@ -44,10 +46,13 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
+    from cloister.runs.attempts.verify import Verified
+    from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removed
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
+    from cloister.sandbox.api import Report
 
     Paused = TypeVar("Paused", RunRow, RunView)
 
@@ -116,7 +121,7 @@ class LocalRuns(Group):
     ) -> tuple[Event, ...]:
         if attempt is None:
             return await self._read(await self._log.resolve(run), after, limit)
-        from cloister.runs.delivery import attempt_log
+        from cloister.runs.attempts.work import attempt_log
 
         found = attempt_log(await self._events(run), attempt)
         return tuple(event for event in found if event.seq > after)[:limit]
@@ -208,10 +213,16 @@ class LocalRuns(Group):
         return removed
 
     async def diff(self, run: str, attempt: int | None = None) -> str:
-        from cloister.runs.delivery import run_diff
+        from cloister.runs.attempts.work import run_diff
 
         events = await self._events(run)
         return await run_diff(self._parts.repositories, events[0].run, events, attempt)
+
+    async def why(self, run: str, path: str, line: int) -> LineOrigin:
+        from cloister.runs.attempts.why import why
+
+        events = await self._events(run)
+        return await why(await self._parts.repositories.open(events[0].run), events, path, line)
 
     async def tree(self, run: str) -> TreeView:
         from cloister.runs.attempts.tree import tree
@@ -240,7 +251,8 @@ class LocalRuns(Group):
         from cloister.app.forges import address_at_forge
         from cloister.policy.api import PushAction
         from cloister.policy.decide import Decider
-        from cloister.runs.delivery import delivery, last_result, propose
+        from cloister.runs.attempts.work import last_result
+        from cloister.runs.delivery import delivery, propose
         from cloister.runs.run_rules import run_layer
 
         events = await self._events(run)
@@ -261,6 +273,28 @@ class LocalRuns(Group):
             "PullRequestOpened", run=events[0].run, where=done.where, branch=done.branch, url=done.url
         )
         return done
+
+    async def verify(self, repo: str, ref: str, report: Report = no_report) -> Verified:
+        from cloister.runs.attempts.verify import verify
+        from cloister.runs.attempts.work import last_result
+
+        if not repo:
+            events = await self._events(ref)
+            repo = str(await self._parts.repositories.open(events[0].run))
+            ref = last_result(events)[1].commit
+        elif problem := check_address(repo):
+            raise UserError("bad_run", problem)
+        async with self._parts.machine() as app:
+
+            async def set_up(request: NewRun, said: Report) -> tuple[Diagnosis, ...]:
+                made, found = await app.set_up(request, said)
+                if made.problem:
+                    raise HostError("no_environment", f"The environment cannot be set up: {made.problem}")
+                return found
+
+            found = await verify(app.workshop, set_up, repo, ref, report)
+        await self._note("Verified", run=found.run, commit=found.commit, holds=found.holds)
+        return found
 
     async def check_forge(self, repo: str) -> ForgeCheck:
         from cloister.app.forges import check_forge

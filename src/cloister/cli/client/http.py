@@ -301,6 +301,8 @@ _RECORDS = {
         "cloister.policy.api": "Policy",
         "cloister.runs.attempts.compare": "Compared",
         "cloister.runs.attempts.tree": "TreeView",
+        "cloister.runs.attempts.verify": "Verified",
+        "cloister.runs.attempts.why": "LineOrigin",
         "cloister.runs.budget": "BudgetReport",
         "cloister.runs.delivery": "Removed",
         "cloister.runs.receipt": "Receipt",

@@ -1,7 +1,7 @@
 """Choose how a command reaches the verbs: a server by address, the server of the data directory, or this process."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -10,6 +10,7 @@ import typer
 from cloister.cli.client.discover import living
 from cloister.cli.options import root_option, settings_of
 from cloister.core.errors import Bug, HostError, UserError
+from cloister.system import NeedsLoop
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -24,21 +25,23 @@ def perform(
     work: "Callable[[Verbs], Awaitable[T]]",
     *,
     serve: bool = False,
-    only_log: bool = False,
+    quick: bool = False,
 ) -> T:
     """Run `work` with the verbs and return its result.
 
-    `serve` starts a background server if none is running. `only_log` says that `work` only reads the log: on this data
-    directory that needs neither its server nor an event loop, which would take a third of the time of a quick command.
+    `serve` starts a background server if none is running. `quick` says that `work` needs only the files of the data
+    directory: neither its server nor an event loop, whose start-up would take a third of the time of a quick command.
+    Work that finds that it cannot do without raises `NeedsLoop`, and starts again with one.
     """
     if serve and named_server(ctx) is None:
         from cloister.cli.client.discover import ensure
 
         ensure(settings_of(ctx))
-    if only_log and named_server(ctx) is None:
+    if quick and named_server(ctx) is None:
         from cloister.app.verbs.local import local_verbs
 
-        return _finished(work(local_verbs(settings_of(ctx))))
+        with suppress(NeedsLoop):
+            return _finished(work(local_verbs(settings_of(ctx))))
     import anyio
 
     async def main() -> T:
@@ -54,7 +57,7 @@ def _finished(work: Awaitable[T]) -> T:
         work.__await__().send(None)
     except StopIteration as done:
         return done.value
-    raise Bug("A verb that only reads the log has waited for something else.")
+    raise Bug("A verb that needs no event loop has waited for one.")
 
 
 def drives_here(ctx: typer.Context) -> bool:

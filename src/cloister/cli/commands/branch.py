@@ -72,7 +72,7 @@ def rewind(
 
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Show the attempts of a run, where each was forked, and its save points."""
-    found = perform(ctx, lambda verbs: verbs.runs.tree(run), only_log=True)
+    found = perform(ctx, lambda verbs: verbs.runs.tree(run), quick=True)
     if as_json:
         put_json(found)
         return

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.app.verbs.records import EnvironmentInfo
     from cloister.environment.api import Plan
+    from cloister.runs.attempts.verify import Verified
 
 app = typer.Typer(
     help="What a repository needs to run its checks: show, build, check.",
@@ -146,3 +147,39 @@ def _plan(ctx: typer.Context, repo: str) -> "Plan":
         return await verbs.environments.plan(collect(names, texts.get))
 
     return perform(ctx, work)
+
+
+def verify(
+    ctx: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="RUN|REF", help="A run, or a branch or commit of --repo.")],
+    repo: Annotated[
+        str, typer.Option("--repo", help="The repository with the branch: a directory or an address.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Run the proof of a change again in fresh sandboxes; exit 0 if it holds."""
+    from cloister.cli.failures import log_to
+    from cloister.cli.request import repository
+    from cloister.cli.screen.screen import Progress
+
+    log_to(sys.stderr)
+    found = repository(repo) if repo else ""
+
+    async def work(verbs: "Verbs") -> "Verified":
+        await check_shared_path(ctx, found)
+        return await verbs.runs.verify(found, what, Progress())
+
+    made = perform(ctx, work)
+    if as_json:
+        put_json(made)
+    else:
+        word = "The proof holds" if made.holds else "The proof does not hold"
+        put(f"{word}: {made.commit[:12]} claims {one_line(made.claimed, 20)}, the checks show {made.found}.")
+        put(f"  base    {made.base[:12]}: {made.red_before:,} red")
+        put(f"  change  {made.commit[:12]}: {made.red_now:,} red, {made.passed:,} passed")
+        for name in made.shown[:10]:
+            put(f"  shown   {one_line(name, 200)}")
+        for check in made.checks:
+            put(f"  check   {one_line(check, 200)}")
+        put(f"  {one_line(made.statement, 400)}")
+    raise typer.Exit(0 if made.holds else 1)

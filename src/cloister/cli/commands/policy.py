@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.client.open import perform
+from cloister.cli.client.open import drives_here, perform
 from cloister.cli.options import AsJson, put, put_json
 from cloister.core.errors import UserError
 
@@ -56,7 +56,7 @@ def explain(
     async def work(verbs: "Verbs") -> "Explained":
         return await verbs.policy.explain(action, await _context(repo), untrusted=untrusted)
 
-    record = perform(ctx, work)
+    record = perform(ctx, work, quick=drives_here(ctx))
     if as_json:
         put_json(record)
     else:

@@ -82,7 +82,7 @@ def _git(repo: Path, *args: str) -> str:
 
 def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> None:
     """Print the changes of a run, or of one attempt, as a unified diff."""
-    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt))
+    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt), quick=True)
     if not text:
         put(f"{run} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
@@ -121,7 +121,7 @@ def log(
     as_json: AsJson = False,
 ) -> None:
     """Print the log of a run: every event with its number, in full."""
-    events = perform(ctx, lambda verbs: verbs.runs.events(run, after, attempt=attempt), only_log=True)
+    events = perform(ctx, lambda verbs: verbs.runs.events(run, after, attempt=attempt), quick=True)
     if as_json:
         put_json(*events)
         return
@@ -253,6 +253,36 @@ def _age_seconds(text: str) -> float:
     return int(number) * sizes[unit]
 
 
+def why(
+    ctx: typer.Context,
+    place: Annotated[str, typer.Argument(metavar="FILE:LINE", help="A line of the result.")],
+    run: Annotated[str, typer.Argument(metavar="[RUN]", help=RUN_HELP, autocompletion=complete_run)] = "last",
+    as_json: AsJson = False,
+) -> None:
+    """Show the turn that wrote a line: the request, the model's words and its tool calls."""
+    path, _, number = place.rpartition(":")
+    if not path or not number.isascii() or not number.isdigit() or not 0 < int(number) <= 10_000_000:
+        raise UserError("bad_options", f"Write a line as FILE:LINE, such as shop/cart.py:12, not {place!r}.")
+    found = perform(ctx, lambda verbs: verbs.runs.why(run, path, int(number)))
+    if as_json:
+        put_json(found)
+        return
+    put(f"{one_line(found.path, 200)}:{found.line}  {found.text}")
+    if found.base:
+        put("It was in the repository before the run.")
+        return
+    put(
+        f"Attempt {found.attempt}, step {found.step}, save point {found.seq} of {found.run}, by {one_line(found.model, 80)}"
+    )
+    for head, text in (
+        ("asked", found.prompt),
+        ("said", found.said),
+        *(("call", one) for one in found.calls),
+    ):
+        if text.strip():
+            put(f"  {head:<6} {one_line(text, 400)}")
+
+
 def pr(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
     """Open a pull request with a finished run's change, or update the one that is open."""
     done = perform(ctx, lambda verbs: verbs.runs.pull_request(run))
@@ -299,7 +329,7 @@ RunOrNone = Annotated[
 
 def budget(ctx: typer.Context, run: RunOrNone = None, as_json: AsJson = False) -> None:
     """Show limits and spending, level by level."""
-    accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), only_log=True).accounts
+    accounts = perform(ctx, lambda verbs: verbs.runs.budget(run), quick=True).accounts
     if as_json:
         put_json(*accounts)
     elif not accounts:

@@ -118,7 +118,7 @@ def ps(
             case _:
                 return await verbs.runs.list(limit, outcome=state_is, repo=where, who=user)
 
-    rows = perform(ctx, find, only_log=True)
+    rows = perform(ctx, find, quick=True)
     if as_json:
         put_json(*rows)
     elif not rows:
@@ -183,14 +183,15 @@ def say(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
 ) -> None:
     """Send a message to a run, which reads it before its next step; a finished run continues with it."""
-    row = perform(ctx, lambda verbs: verbs.runs.row(run), only_log=True)
+    row = perform(ctx, lambda verbs: verbs.runs.row(run), quick=True)
     finished = row.state == "finished"
     if finished and drives_here(ctx):
         from cloister.forge.host import check_kept
 
         check_kept(settings_of(ctx).data_dir, row.id)  # before a server starts to drive the next round
     message = typed(text)
-    event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=finished and bool(message.strip()))
+    serve = finished and bool(message.strip())
+    event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=serve, quick=not finished)
     if finished:
         put(f"{event.run} continues. Watch it: cloister watch {event.run}")
     else:

@@ -84,6 +84,8 @@ class PolicyFixed(EventBody, frozen=True):
     """Requested limits that a rule reduced, and the rule."""
     budget: Budget | None = None
     """The run's budget within the limits of the rules; None in logs of older versions."""
+    harness: str = ""
+    """What drives every attempt; empty if they differ, and in logs of older versions."""
 
 
 class EnvironmentPrepared(EventBody, frozen=True):

@@ -83,6 +83,11 @@ _CONTAINERS = {
     "set": ('"~17"', "{"),
     "dictionary": ('"~17": "~17"', "{"),
 }
+_LIKE = (
+    "(lambda c: (c is not v and c.__dict__.update(dict.fromkeys(c.__dict__, object())), c if c is not v else object())[1])"
+    "(__import__('copy').copy(v)) if getattr(v, '__dict__', None) and not isinstance(v, type) else object()"
+)
+"""A copy of `v` in which every attribute is another one: an equality that only compares types does not see it."""
 _DEPTH = 12
 
 
@@ -233,8 +238,9 @@ class PythonTests(Dialect):
         return Change(mutant, self._before(node), self._near(node, mutant)) if mutant else None
 
     def _near(self, node: Node, mutant: Cut) -> Cut | None:
-        """The next integer in place of a distant one, where no tolerance is meant."""
+        """The next integer in place of a distant one, where no tolerance is meant, and an object with other attributes."""
         text, many = _DISTANT.subn(r"\1 + 1", mutant[2])  # also in `_ANY`
+        text = text.replace(" else object())(", f" else {_LIKE})(")
         return (*mutant[:2], text) if many and not _TOLERANT.search(self.text(node)) else None
 
     # Conditions

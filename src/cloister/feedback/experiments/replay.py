@@ -308,7 +308,7 @@ def replayed(calls, place, tested):
     first = calls[0]
     text = SHARED + WORKER + "\ncalls = json.load(open(%r))\n" % os.path.join(here, "data")
     text += "sys.path[:] = calls[0]['path']\nos.chdir(calls[0]['cwd'])\n"
-    text += "out = os.dup(1)\nquiet = os.open(os.devnull, os.O_WRONLY)\nos.dup2(quiet, 1)\nos.dup2(quiet, 2)\n"
+    text += "out = os.open(%r, os.O_WRONLY | os.O_CREAT)\n" % os.path.join(here, "out")  # the framework may capture output
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV_"))}
     with open(os.path.join(here, "data"), "w") as data:
         json.dump(calls, data)
@@ -316,7 +316,7 @@ def replayed(calls, place, tested):
         name, argv = "main.py", ["main.py"]
         text += "replay(calls, out, False)\n"
     elif first.get("pytest"):
-        name, argv = "test_all.py", ["-m", "pytest", "-q", "-s", "-p", "no:cacheprovider", "-c", os.path.join(here, "pytest.ini")]
+        name, argv = "test_all.py", ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.path.join(here, "pytest.ini")]
         argv.append(os.path.join(here, name))
         environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
         open(os.path.join(here, "conftest.py"), "w").close()
@@ -329,7 +329,12 @@ def replayed(calls, place, tested):
         text += "        replay(calls, out, True)\n"
     with open(os.path.join(here, name), "w") as out:
         out.write(text)
-    said = run([first["python"], *argv], environment, here if not tested else first.get("cwd"), 60)
+    run([first["python"], *argv], environment, here if not tested else first.get("cwd"), 60)
+    try:
+        with open(os.path.join(here, "out"), "rb") as out:
+            said = out.read(33554432)
+    except OSError:
+        said = b""
     found = []
     for line in said.decode(errors="replace").split("\n"):
         try:
@@ -343,24 +348,21 @@ def replayed(calls, place, tested):
     return found
 
 def run(argv, environment, cwd, seconds):
-    """The standard output of a command, which is killed with its children when the time is over."""
-    with tempfile.TemporaryFile() as out:
-        try:
-            child = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL, cwd=cwd,
-                                     env=environment, start_new_session=True)
-        except OSError:
-            return b""
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
-            os.killpg(child.pid, signal.SIGKILL)
-        except OSError:
-            pass
-        child.wait()
-        out.seek(0)
-        return out.read(33554432)
+    """Run a command, which is killed with its children when the time is over."""
+    null = subprocess.DEVNULL
+    try:
+        child = subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, cwd=cwd, env=environment, start_new_session=True)
+    except OSError:
+        return
+    try:
+        child.wait(seconds)
+    except subprocess.TimeoutExpired:
+        pass
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    child.wait()
 
 main()
 '''

@@ -1,9 +1,10 @@
-"""Pull requests at Gitea and Forgejo."""
+"""Pull requests at Gitea and Forgejo, whose replies are formed like GitHub's."""
 
 import msgspec
 
 from cloister.core.errors import OutsideError
 from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullWish, Remark, Talk, newest, titled
+from cloister.forge.pulls.github import Head, Permission, Repository, User
 from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "cloister"
@@ -26,25 +27,11 @@ def headers(token: str) -> dict[str, str]:
     return {"Authorization": f"token {token}", "Accept": "application/json"}
 
 
-class _Rights(msgspec.Struct):
-    push: bool = False
-
-
-class _Repository(msgspec.Struct):
-    default_branch: str
-    permissions: _Rights | None = None
-
-
-class _Head(msgspec.Struct):
-    ref: str = ""
-    sha: str = ""
-
-
 class _Pull(msgspec.Struct):
     number: int
     html_url: str
     state: str
-    head: _Head
+    head: Head
     title: str = ""
     merged: bool = False
     draft: bool = False
@@ -55,14 +42,10 @@ class _Pull(msgspec.Struct):
         return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha)
 
 
-class _User(msgspec.Struct):
-    login: str = ""
-
-
 class _Comment(msgspec.Struct):
     id: int
     body: str = ""
-    user: _User | None = None
+    user: User | None = None
     path: str = ""
     position: int = 0
     created_at: str = ""
@@ -80,10 +63,6 @@ class _Statuses(msgspec.Struct):
     statuses: list[_Status] | None = None
 
 
-class _Permission(msgspec.Struct):
-    permission: str
-
-
 class _Label(msgspec.Struct):
     id: int
     name: str
@@ -98,7 +77,7 @@ class Gitea:
         self._api, self._at = api, f"/repos/{part(owner)}/{part(name)}"
 
     async def access(self) -> Access:
-        found = await self._api.get(self._at, _Repository)
+        found = await self._api.get(self._at, Repository)
         may = found.permissions is None or found.permissions.push
         return Access(found.default_branch, may, () if may else ("write access to the repository",))
 
@@ -157,7 +136,7 @@ class Gitea:
     async def _may_write(self, who: str) -> bool:
         where = f"{self._at}/collaborators/{part(who)}/permission"
         reply = await self._api.ask("GET", where, also=(403, 404))
-        return reply.status == 200 and reply.read(_Permission).permission in _WRITERS
+        return reply.status == 200 and reply.read(Permission).permission in _WRITERS
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
         try:

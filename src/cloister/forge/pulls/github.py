@@ -41,16 +41,16 @@ def headers(token: str) -> dict[str, str]:
     }
 
 
-class _Rights(msgspec.Struct):
+class Rights(msgspec.Struct):
     push: bool = False
 
 
-class _Repository(msgspec.Struct):
+class Repository(msgspec.Struct):
     default_branch: str
-    permissions: _Rights | None = None
+    permissions: Rights | None = None
 
 
-class _Head(msgspec.Struct):
+class Head(msgspec.Struct):
     ref: str = ""
     sha: str = ""
 
@@ -59,7 +59,7 @@ class _Pull(msgspec.Struct):
     number: int
     html_url: str
     state: str
-    head: _Head
+    head: Head
     draft: bool = False
     merged_at: str | None = None
     node_id: str = ""
@@ -71,14 +71,13 @@ class _Pull(msgspec.Struct):
         return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha)
 
 
-class _User(msgspec.Struct):
+class User(msgspec.Struct):
     login: str = ""
-    type: str = "User"
 
 
 class _Comment(msgspec.Struct):
     id: int
-    user: _User | None = None
+    user: User | None = None
     body: str | None = None
     path: str = ""
     line: int | None = None
@@ -109,7 +108,7 @@ class _Statuses(msgspec.Struct):
     statuses: list[_Status]
 
 
-class _Permission(msgspec.Struct):
+class Permission(msgspec.Struct):
     permission: str
 
 
@@ -122,7 +121,7 @@ class GitHub:
         self._api, self._owner, self._at = api, owner, f"/repos/{part(owner)}/{part(name)}"
 
     async def access(self) -> Access:
-        found = await self._api.get(self._at, _Repository)
+        found = await self._api.get(self._at, Repository)
         may = found.permissions is None or found.permissions.push
         lacks = () if may else ("write access to the repository (contents and pull requests)",)
         return Access(found.default_branch, may, lacks)
@@ -200,7 +199,7 @@ class GitHub:
     async def _may_write(self, who: str) -> bool:
         where = f"{self._at}/collaborators/{part(who)}/permission"
         reply = await self._api.ask("GET", where, also=(403, 404))
-        return reply.status == 200 and reply.read(_Permission).permission in _WRITERS
+        return reply.status == 200 and reply.read(Permission).permission in _WRITERS
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
         at = f"{self._at}/commits/{part(commit)}"

@@ -12,7 +12,6 @@ from typing import TypeVar
 import anyio
 from anyio import to_thread
 
-from cloister.core import limits
 from cloister.core.budget import Spend
 from cloister.core.errors import Bug, CloisterError, UserError
 from cloister.core.events import (
@@ -20,10 +19,8 @@ from cloister.core.events import (
     Delta,
     Event,
     FromOutside,
-    PromptReceived,
     RunAdmitted,
     RunFinished,
-    encode_body,
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
@@ -36,7 +33,7 @@ from cloister.log.audit.verify import Verdict
 from cloister.log.hub import Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.reader import PAGE, AuditReader, LogReader, Page
-from cloister.log.sqlite.transactions import EncodedBody, encoded
+from cloister.log.sqlite.transactions import encoded, from_a_person
 from cloister.log.sqlite.writer import Writer, open_writer
 
 
@@ -110,7 +107,7 @@ class SqliteBackbone:
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
-        entry = _from_a_person(RunAdmitted(new, who))
+        entry = from_a_person(RunAdmitted(new, who))
         return await self._writer.write(lambda db: transactions.admit(db, entry, self._now()))
 
     async def claim(self, owner: OwnerId, run: RunId | None = None) -> Fence | None:
@@ -127,7 +124,7 @@ class SqliteBackbone:
         )
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
-        entry = _from_a_person(body)
+        entry = from_a_person(body)
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
 
     async def note(self, kind: str, who: str, detail: Mapping[str, object] | str) -> None:
@@ -248,22 +245,6 @@ class SqliteBackbone:
 
     async def _read(self, work: Callable[[], T]) -> T:
         return await to_thread.run_sync(work, limiter=self._reading)
-
-
-def _from_a_person(body: AnyBody) -> EncodedBody:
-    """As `encoded`, for a body whose text and size a person chose. Raises `UserError`."""
-    try:
-        size = len(body.text.encode()) if isinstance(body, PromptReceived) else 0
-        limit = limits.PROMPT_BYTES if size > limits.PROMPT_BYTES else limits.EVENT_BYTES
-        size = max(size, len(encode_body(body)))
-    except UnicodeEncodeError:
-        raise UserError("bad_text", "The text is not valid Unicode: send UTF-8.") from None
-    if size > limit:
-        raise UserError(
-            "too_large",
-            f"That is {size:,} bytes and the limit is {limit:,}: put long text into a file of the repository.",
-        )
-    return encoded(body)
 
 
 @asynccontextmanager

@@ -64,6 +64,22 @@ def encoded(body: AnyBody) -> EncodedBody:
     return EncodedBody(body, data)
 
 
+def from_a_person(body: AnyBody) -> EncodedBody:
+    """As `encoded`, for a body whose text and size a person chose. Raises `UserError`."""
+    try:
+        size = len(body.text.encode()) if isinstance(body, PromptReceived) else 0
+        limit = limits.PROMPT_BYTES if size > limits.PROMPT_BYTES else limits.EVENT_BYTES
+        size = max(size, len(encode_body(body)))
+    except UnicodeEncodeError:
+        raise UserError("bad_text", "The text is not valid Unicode: send UTF-8.") from None
+    if size > limit:
+        raise UserError(
+            "too_large",
+            f"That is {size:,} bytes and the limit is {limit:,}: put long text into a file of the repository.",
+        )
+    return encoded(body)
+
+
 def admit(
     db: sqlite3.Connection, entry: EncodedBody, at: float
 ) -> tuple[tuple[RunId, bool], tuple[Event, ...]]:

@@ -8,12 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import anyio
-from anyio import to_thread
 
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.core.events import Event
@@ -21,6 +20,7 @@ from cloister.log.audit.head import HeadFile
 from cloister.log.hub import Hub
 from cloister.log.sqlite.audit import StoredChain
 from cloister.log.sqlite.schema import meaning, open_to_write
+from cloister.system import in_thread
 
 BATCH = 256
 """Requests per transaction, and requests that may wait."""
@@ -43,12 +43,32 @@ class _Job(Generic[T]):
 
     __slots__ = ("answer", "done", "error", "events", "work")
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: Work[T], done: anyio.Event | None = None) -> None:
         self.work = work
-        self.done = anyio.Event()
+        self.done = done
         self.answer: tuple[T] | None = None
         self.events: tuple[Event, ...] = ()
         self.error: Exception | None = None
+
+    def result(self) -> T:
+        if self.error is not None:
+            raise self.error
+        if self.answer is None:
+            raise Bug("A write ended without an answer.")
+        return self.answer[0]
+
+
+def write_now(path: Path, work: Work[T]) -> T:
+    """Do `work` in a transaction of this thread, in a process that writes once; durable when this returns.
+
+    Raises what `work` raised, or `HostError`.
+    """
+    job: _Job[T] = _Job(work)
+    with closing(open_to_write(path)) as db:
+        log = _Connection(db, path)
+        log.settle([job])  # pyright: ignore[reportArgumentType] — as in `Writer.write`
+        log.keep(lambda: log.head.sync(now=True))
+    return job.result()
 
 
 class Writer:
@@ -70,21 +90,18 @@ class Writer:
 
         Once handed over, it is completed even if the caller is cancelled.
         """
-        job: _Job[T] = _Job(work)
+        done = anyio.Event()
+        job: _Job[T] = _Job(work, done)
         async with self._slots:
             self._thread.put(job)  # pyright: ignore[reportArgumentType] — the thread never reads the answer
             try:
                 with anyio.fail_after(STUCK_SECONDS, shield=True):
-                    await job.done.wait()
+                    await done.wait()
             except TimeoutError as error:
                 raise HostError(
                     "disk_failed", f"Writing {self._path} takes too long: check the disk."
                 ) from error
-        if job.error is not None:
-            raise job.error
-        if job.answer is None:
-            raise Bug("A write ended without an answer.")
-        return job.answer[0]
+        return job.result()
 
     def watch(self, on: bool) -> None:
         """Turn the check for writes of other processes on or off."""
@@ -106,13 +123,14 @@ class Writer:
         settled = self._thread.settled
         while settled:
             job = settled.popleft()
-            job.done.set()  # the writer continues first, then the followers
+            if job.done is not None:
+                job.done.set()  # the writer continues first, then the followers
             self._hub.announce(job.events)
 
     async def close(self) -> None:
         self._thread.take_no_more()
         with anyio.CancelScope(shield=True):  # bounded by the join inside
-            await to_thread.run_sync(self._thread.close)
+            await in_thread(self._thread.close)
         self._hand_back()
         self._serving.cancel()
 
@@ -124,10 +142,7 @@ class _Thread:
     """The thread beside the event loop. The event loop calls the public methods."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, ring: socket.socket) -> None:
-        self._db = db
-        self._path = path
-        self._head = HeadFile(path)
-        self._head_problem = ""
+        self._log = _Connection(db, path)
         self._ring = ring
         self._ring.setblocking(False)
         self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
@@ -158,23 +173,25 @@ class _Thread:
         self._thread.join(STUCK_SECONDS)
         if not self._thread.is_alive():
             self._ring.close()
-            self._db.close()
+            self._log.db.close()
 
     def _run(self) -> None:
-        version = self._version()
+        version = self._log.version()
         looked = 0.0
-        self._advance()  # a process that was killed may have left the head behind
+        self._log.advance()  # a process that was killed may have left the head behind
         while True:
             batch = self._take()
             if batch:
-                self._settle(batch)
-                self._keep(self._head.sync)
+                self._log.settle(batch)
+                self.settled.extend(batch)
+                self._wake_loop()
+                self._log.keep(self._log.head.sync)
             # The wake-up to end may have been taken from the queue with the last requests.
             if self._closing and self._waiting.empty():
-                self._keep(lambda: self._head.sync(now=True))
+                self._log.keep(lambda: self._log.head.sync(now=True))
                 return
             if self._watching and time.monotonic() - looked >= POLL_SECONDS:
-                seen, version = version, self._version()
+                seen, version = version, self._log.version()
                 looked = time.monotonic()
                 if seen != version:
                     self.changed_outside = True
@@ -193,21 +210,33 @@ class _Thread:
                 job = self._waiting.get_nowait()
         return batch
 
-    def _settle(self, batch: list[_Job[object]]) -> None:
+    def _wake_loop(self) -> None:
+        with suppress(OSError):  # full: a wake-up is pending already
+            self._ring.send(b"\0")
+
+
+class _Connection:
+    """The one connection of a process that writes. Only one thread calls it."""
+
+    def __init__(self, db: sqlite3.Connection, path: Path) -> None:
+        self.db = db
+        self._path = path
+        self.head = HeadFile(path)
+        self._head_problem = ""
+
+    def settle(self, batch: list[_Job[object]]) -> None:
         try:
             self._commit(batch)
-            self._advance()
+            self.advance()
         except sqlite3.Error as error:
             failure = meaning(error, self._path)
             failure.__cause__ = error
             for job in batch:
                 job.answer, job.events = None, ()
                 job.error = job.error or failure
-        self.settled.extend(batch)
-        self._wake_loop()
 
     def _commit(self, batch: list[_Job[object]]) -> None:
-        db = self._db
+        db = self.db
         try:
             db.execute("BEGIN IMMEDIATE")
             for job in batch:
@@ -217,10 +246,10 @@ class _Thread:
             if db.in_transaction:
                 db.execute("ROLLBACK")
 
-    def _advance(self) -> None:
-        self._keep(lambda: self._head.advance(StoredChain(self._db)))
+    def advance(self) -> None:
+        self.keep(lambda: self.head.advance(StoredChain(self.db)))
 
-    def _keep(self, work: Callable[[], None]) -> None:
+    def keep(self, work: Callable[[], None]) -> None:
         """Do `work` on the signed head. A failure is logged: `audit verify` reports it, and no run waits for it."""
         try:
             work()
@@ -231,7 +260,7 @@ class _Thread:
 
     def _attempt(self, job: _Job[object]) -> None:
         """Run one request in its own savepoint: an error undoes this request only."""
-        db = self._db
+        db = self.db
         db.execute("SAVEPOINT request")
         try:
             answer, job.events = job.work(db)
@@ -250,22 +279,18 @@ class _Thread:
             db.execute("ROLLBACK TO request")
         db.execute("RELEASE request")
 
-    def _version(self) -> int:
+    def version(self) -> int:
         """Return a number that changes when another connection commits."""
         try:
-            return self._db.execute("PRAGMA data_version").fetchone()[0]
+            return self.db.execute("PRAGMA data_version").fetchone()[0]
         except sqlite3.Error:
             return -1  # the next reader reports the problem
-
-    def _wake_loop(self) -> None:
-        with suppress(OSError):  # full: a wake-up is pending already
-            self._ring.send(b"\0")
 
 
 @asynccontextmanager
 async def open_writer(path: Path, hub: Hub) -> AsyncGenerator[Writer]:
     """Open the writer of this process for the log at `path`. Leaving finishes pending requests. Raises `HostError`."""
-    db = await to_thread.run_sync(open_to_write, path)
+    db = await in_thread(open_to_write, path)
     writer = Writer(db, path, hub)
     failure: Exception | None = None
     try:

@@ -297,12 +297,13 @@ class Server:
         pairs = []
         if not changed(old, new, pairs, True):
             return None
-        return [
+        found = [
             (function, code)
             for was, code in pairs
             for function in self.functions.get((full, was.co_name, was.co_firstlineno), [])
-            if function.__code__.co_code == was.co_code
+            if function.__code__.co_names == was.co_names and function.__code__.co_varnames == was.co_varnames
         ]
+        return found if found or not pairs else None
 
     def attempt(self, path, text, stages):
         """Try a candidate in forks; the answer is "cold" if it needs a process that imports it."""

@@ -62,7 +62,7 @@ def guard(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 
 def _guarded(condition: str, statement: str, indent: str, file: File) -> str:
-    lines = file.words.guard.format(condition, statement).format(indent)
+    lines = file.words.guard.format(condition, statement, indent)
     return f"{indent}{lines}{file.words.end if '{' not in lines else ''}\n"
 
 
@@ -134,6 +134,18 @@ def added(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
                     yield from (
                         (at, at, f"{indent}{one.format(name, value)}{file.words.end}\n") for one in forms
                     )
+
+
+def decorator(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
+    """A decorator of a sibling, or a usual one, on a function that has none."""
+    indent = file.indent(node)
+    if node.type != "function_definition" or indent is None or file.language != "python":
+        return
+    known = [file.text(one) for one in file.nodes if one.type == "decorator"]
+    usual = ("@property", "@classmethod", "@staticmethod") if indent else ()
+    for text in list(dict.fromkeys((*sorted(known, key=lambda one: -known.count(one)), *usual)))[:8]:
+        if "\n" not in text and ".setter" not in text:
+            yield (node.start_byte - len(indent), node.start_byte - len(indent), f"{indent}{text}\n")
 
 
 def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:

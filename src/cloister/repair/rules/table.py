@@ -36,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     Rule("type of an exception", 0.5, "expression", statements.error_type, decay=0.15),
     Rule("missing return", 0.25, "statement", statements.returned, decay=0.2),
     Rule("break, continue, return, yield", 0.4, "statement", statements.return_yield),
+    Rule("missing decorator", 0.2, "statement", statements.decorator, decay=0.2),
     Rule("moved statement", 0.15, "statement", statements.moved),
     Rule("guard of a sibling", 0.15, "statement", statements.learned_guard),
     Rule("guard", 0.05, "statement", statements.guard, decay=0.04),

@@ -16,7 +16,7 @@ from cloister.forge import change
 from cloister.forge.api import RunRepositories
 from cloister.forge.read import diff_of_diffs
 from cloister.runs.attempts.tree import ended
-from cloister.runs.delivery import attempt_commit, base_commit, result_commit
+from cloister.runs.attempts.work import attempt_commit, base_commit, result_commit
 from cloister.runs.view import fold
 
 

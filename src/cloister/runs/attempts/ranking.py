@@ -9,7 +9,7 @@ from cloister.agent.ranking import rank, score
 from cloister.agent.roles import Adviser, Heard, consult
 from cloister.core.attempts import Score
 from cloister.core.budget import dollars_of
-from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke
+from cloister.core.events import AttemptEnded, AttemptsRanked, JudgeSpoke, PatchChosen, PatchFound
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.text import bounded
 from cloister.forge import change
@@ -69,7 +69,14 @@ async def choose_winner(journal: Journal, setup: RunSetup, ended: Sequence[Attem
 async def _scored(journal: Journal, setup: RunSetup, ended: AttemptEnded) -> Score:
     lines = await change.lines(setup.bare, setup.base, ended.commit) if ended.commit != setup.base else 0
     tokens = setup.models.spent(ended.attempt).tokens
-    return score(ended, lines=lines, tokens=tokens, dollars=dollars_of(journal.events, ended.attempt))
+    dollars = dollars_of(journal.events, ended.attempt)
+    return score(ended, lines=lines, tokens=tokens, dollars=dollars, doubts=_doubts(journal, ended.attempt))
+
+
+def _doubts(journal: Journal, attempt: int) -> int:
+    chosen = journal.index.last(PatchChosen, attempt=attempt)
+    found = journal.index.of(PatchFound, attempt=attempt)
+    return int(chosen is not None and any(one.concern for one in found if one.number == chosen.number))
 
 
 async def _judged(journal: Journal, setup: RunSetup, tied: Sequence[AttemptEnded]) -> JudgeSpoke | None:

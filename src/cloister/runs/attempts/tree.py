@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.attempts import AttemptWish, ForkedFrom, Score, wishes
@@ -35,6 +34,7 @@ from cloister.core.log import Index, SavePoint, attempts_of, effective, root_of,
 from cloister.core.requests import NewRun, Outcome
 from cloister.forge.host import in_bare
 from cloister.forge.read import copy_commit
+from cloister.system import in_thread
 
 
 class PointView(msgspec.Struct, frozen=True):
@@ -292,7 +292,7 @@ async def check_saved(bare: Path, point: SavePoint) -> None:
 
 async def copy_files(parent: Path, point: SavePoint, base: str, into: Path) -> None:
     """Copy the save point and its base into the new run's own repository."""
-    if not await to_thread.run_sync(parent.exists):
+    if not await in_thread(parent.exists):
         raise UserError("no_repository", "The files of the run that it continues were removed.")
     await check_saved(parent, point)
     await copy_commit(parent, point.commit, base, into)

@@ -614,7 +614,7 @@ async def set_up_repository(
         environments = Environments(workshop, outlet, settings=settings)
         made = await environments.prepare(site, below, plan, files, report)
         known = made.template.about
-        if known.commit == base.commit and known.baseline:
+        if known.commit == base.commit and known.baseline and not request.checks:
             return made, known.baseline
         report(None, "running the checks")
         async with outlet.opened(made.template.name, {}, frozenset()) as inside:
@@ -622,7 +622,7 @@ async def set_up_repository(
             await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
             cpus = governed.quota.cpus
             async with _placed(inside.sandbox, settings):
-                checks = await find_checks(inside.sandbox)
+                checks = request.checks or await find_checks(inside.sandbox)
                 return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
 
 

@@ -103,6 +103,7 @@ class Renderer:
         # Ids of calls are the model's: unique within one reply of one attempt, and no further.
         self._calls: dict[_CallKey, ToolCall] = {}
         self._announced: set[_CallKey] = set()
+        self._said_repair = False
         self._outputs: dict[_CallKey, Excerpt] = {}
         self._streamed: dict[int, str] = {}
         self._noted: e.Phase | None = None
@@ -303,13 +304,22 @@ class Renderer:
             case _:
                 assert_never(body)
 
+    def _default(self, harness: str) -> Iterator[Piece]:
+        """Say that there is no model before set-up and the baseline, which may take minutes."""
+        new = self._request
+        if harness != REPAIR or new is None or REPAIR in (new.harness, *(w.harness for w in wishes(new))):
+            return
+        self._said_repair = True
+        yield from search.started("", by_default=True)
+
     def _started(self, body: e.AttemptStarted) -> Iterator[Piece]:
         mark = self._mark(body.attempt)
         if body.harness == REPAIR:
             wanted = () if self._request is None else wishes(self._request)
             named = [one.harness for one in wanted[body.attempt : body.attempt + 1]]
             named.append(self._request and self._request.harness)
-            yield from search.started(mark, by_default=REPAIR not in named)
+            if not self._said_repair:
+                yield from search.started(mark, by_default=REPAIR not in named)
             return
         warm = "" if body.temperature is None else f" at {body.temperature:g}"
         yield Line(f"· {mark}model {one_line(body.model, 200)}{warm}", "dim")
@@ -406,6 +416,7 @@ class Renderer:
                 yield from self._phase(body)
             case e.PolicyFixed():
                 yield from facts.policy(body)
+                yield from self._default(body.harness)
             case e.StopRequested():
                 yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
                 yield Status("stopping")

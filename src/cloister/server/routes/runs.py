@@ -17,6 +17,7 @@ from cloister.core.requests import Origin, Outcome, State
 from cloister.log.api import RunCount, RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
+from cloister.runs.attempts.why import LineOrigin
 from cloister.runs.budget import BudgetReport
 from cloister.runs.delivery import Removed
 from cloister.runs.event_text.lines import EventWords
@@ -242,6 +243,16 @@ async def fork_run(run: Run, data: JSONBody[ForkRun], verbs: Given) -> Admitted:
 )
 async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: Given) -> GoesOn:
     return GoesOn(await verbs.runs.rewind(run, data.to))
+
+
+@get("/v1/runs/{run:str}/why", **of(RunVerbs.why, "The turn that wrote a line", "getWhy"))
+async def get_why(
+    run: Run,
+    verbs: Given,
+    path: Annotated[str, QueryParameter(description="A file of the result.", min_length=1, max_length=4_096)],
+    line: Annotated[int, QueryParameter(description="From 1.", ge=1, le=10_000_000)],
+) -> LineOrigin:
+    return await verbs.runs.why(run, path, line)
 
 
 @get("/v1/compare", **of(RunVerbs.compare, "Two runs or attempts side by side", "compare"))

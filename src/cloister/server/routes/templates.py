@@ -9,10 +9,11 @@ from litestar import MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.app.verbs.api import EnvironmentVerbs, TemplateVerbs
+from cloister.app.verbs.api import EnvironmentVerbs, RunVerbs, TemplateVerbs
 from cloister.app.verbs.records import EnvironmentInfo
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
+from cloister.runs.attempts.verify import Verified
 from cloister.sandbox.api import Report
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
@@ -105,6 +106,23 @@ async def set_up_environment(
     if data.progress:
         return ProgressLines(work, sockets.leaving)
     return Response(await wait(work(log_progress)))
+
+
+class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    ref: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
+    """The branch or the commit with the change; without `repo`, a run."""
+    repo: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
+    """A path on the server's machine or a git URL."""
+    progress: bool = False
+
+
+@post("/v1/verify", **of(RunVerbs.verify, "Run the proof of a change again", "verifyChange", 200))
+async def verify_change(
+    data: JSONBody[ToVerify], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
+) -> Response[Verified]:
+    if data.progress:
+        return ProgressLines(lambda report: verbs.runs.verify(data.repo, data.ref, report), sockets.leaving)
+    return Response(await wait(verbs.runs.verify(data.repo, data.ref, log_progress)))
 
 
 @get(

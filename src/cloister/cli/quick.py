@@ -1,0 +1,130 @@
+"""Answers that need no command: the help, the version, and completion of the names of commands and runs.
+
+The words are here and not in the commands, and nothing slow is imported: Typer alone would take most of the time.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+
+GROUPS: dict[str, dict[str, str]] = {
+    "run": {
+        "run": "start a run and watch it",
+        "say": "send it a message",
+        "answer": "allow or deny a question",
+        "interrupt": "stop its current step",
+        "stop": "stop it; saved work stays",
+        "fork": "continue from a save point",
+        "rewind": "go back to a save point",
+    },
+    "change": {
+        "diff": "the change as a diff",
+        "apply": "put it into a repository",
+        "pr": "propose it as pull request",
+        "compare": "two runs side by side",
+        "receipt": "what the run touched",
+        "verify": "run a proof again",
+        "rm": "delete files of old runs",
+    },
+    "policy": {
+        "policy": "test and explain rules",
+        "token": "tokens of the server",
+        "audit": "the signed record",
+    },
+    "watch": {
+        "ps": "list runs",
+        "watch": "show a run live",
+        "log": "every event of a run",
+        "why": "the turn behind a line",
+        "tree": "its attempts, save points",
+        "budget": "limits and spending",
+    },
+    "sandbox": {
+        "sandbox": "make and use sandboxes",
+        "snapshot": "kept files of sandboxes",
+        "template": "what sandboxes start from",
+        "env": "a repository's environment",
+        "init": "write .cloister/config.toml",
+    },
+    "operate": {
+        "doctor": "can a run start here?",
+        "serve": "the server of this machine",
+        "model": "local models; switch a run",
+        "forge": "hosts of pull requests",
+    },
+}
+"""Group → command → what it does, in at most 27 characters."""
+_LEFT = ("run", "change", "policy")
+_NAME, _COLUMN = 12, 40
+
+
+def screen() -> str:
+    """The help, which fits a terminal of 80 by 24."""
+    sides: list[list[str]] = [[], []]
+    for group, commands in GROUPS.items():
+        lines = sides[group not in _LEFT]
+        lines += [group.upper(), *(f"  {name:<{_NAME - 2}}{words}" for name, words in commands.items())]
+    rows = max(map(len, sides))
+    left, right = (side + [""] * (rows - len(side)) for side in sides)
+    return "".join(
+        [
+            "Give it a prompt and a repository, get a proven change on a branch.\n",
+            'Begin in a git repository:  cloister run "fix the failing test"\n',
+            *(f"{a:<{_COLUMN}}{b}".rstrip() + "\n" for a, b in zip(left, right, strict=True)),
+            "cloister [--data-dir DIR] [--server URL --token-file FILE] COMMAND …\n",
+            "cloister COMMAND -h explains it · --version · --install-completion\n",
+        ]
+    )
+
+
+_OF_RUNS = {*GROUPS["run"], *GROUPS["change"], *GROUPS["watch"]} - {"run", "ps"}
+"""Commands whose first argument is a run."""
+_SHELLS = ("complete_bash", "complete_zsh", "complete_fish")
+_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+def answer(argv: Sequence[str]) -> str | None:
+    """What the command prints for these arguments; None if Typer must look at them."""
+    # The shell's questions, not settings: those are read in app/settings.py.
+    asked = os.environ  # noqa: TID251
+    if shell := asked.get("_CLOISTER_COMPLETE"):
+        return _completed(shell, asked) if shell in _SHELLS else None
+    return screen() if list(argv) in (["--help"], ["-h"]) else None
+
+
+def _completed(shell: str, asked: Mapping[str, str]) -> str | None:
+    """The names that complete the words, in the form that Typer's script for the shell expects.
+
+    Only for a command, or for a command and a run, without options.
+    """
+    if shell == "complete_bash":
+        last_at = int(asked.get("COMP_CWORD", "0"))
+        words = asked.get("COMP_WORDS", "").split("\n")[: last_at + 1]
+        whole = len(words) == last_at + 1
+    else:
+        words, whole = asked.get("_TYPER_COMPLETE_ARGS", "").split(" "), True
+    last = words[-1]
+    if not whole or not all(_PLAIN.issuperset(word) and not word.startswith("-") for word in words[1:]):
+        return None
+    match words[1:-1]:
+        case []:
+            names = {name: words for commands in GROUPS.values() for name, words in commands.items()}
+        case [command] if command in _OF_RUNS and not asked.get("CLOISTER_SERVER"):
+            names = dict.fromkeys(_runs(asked), "")
+        case _:
+            return None
+    found = {name: words for name, words in names.items() if name.startswith(last)}
+    if shell == "complete_bash":
+        return "".join(f"{name}\n" for name in found)
+    if shell == "complete_fish":
+        if asked.get("_TYPER_COMPLETE_FISH_ACTION") != "get-args":
+            return "" if found else None  # it asks whether there are any, and reads the exit code
+        return "".join(f"{name}\t{words}\n" for name, words in found.items())
+    quoted = "\n".join(f'"{name}":"{words.replace(chr(39), chr(39) * 2)}"' for name, words in found.items())
+    return f"_arguments '*: :(({quoted}))'" if found else "_files"
+
+
+def _runs(asked: Mapping[str, str]) -> list[str]:
+    from cloister.app import default_data_dir
+    from cloister.log.sqlite import newest
+
+    return ["last", *newest(default_data_dir(asked) / "cloister.db", 50)]

@@ -1,0 +1,159 @@
+"""Verify a delivered change again from nothing: its checks on the base and on the change, in fresh sandboxes.
+
+The commits carry what is needed: their trailers name the checks and the outcome, their parents lead to the base. So
+another machine needs only the repository.
+"""
+
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from cloister.core.diagnosis import Comparison, Diagnosis, statement
+from cloister.core.errors import UserError
+from cloister.core.requests import NewRun
+from cloister.core.text import decode, one_line
+from cloister.feedback.compare import compare
+from cloister.forge.host import in_bare, must
+from cloister.runs.templates import Workshop
+from cloister.sandbox.api import Report
+from cloister.system.locks import lock_within
+
+_ROUNDS = 100
+_WAIT_SECONDS = 3_600.0
+_CHECK = re.compile(r"^Check: (.{1,400})$", re.MULTILINE)
+_OUTCOME = re.compile(r"^Outcome: ([a-z]{1,20}):", re.MULTILINE)
+_RUN = re.compile(r"^Cloister-Run: ([A-Za-z0-9-]{1,64})$", re.MULTILINE)
+
+SetUp = Callable[[NewRun, Report], Awaitable[tuple[Diagnosis, ...]]]
+"""Builds the environment of a commit and runs the checks of the request there."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the commits of a change say about themselves."""
+
+    run: str
+    base: str
+    commit: str
+    checks: tuple[str, ...]
+    outcome: str
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """A claim and what running its checks again showed."""
+
+    run: str
+    base: str
+    commit: str
+    checks: tuple[str, ...]
+    claimed: str
+    """The outcome that the change claims."""
+    found: str
+    """The outcome that the checks show now."""
+    holds: bool
+    """True if the checks show at least what the change claims."""
+    statement: str
+    shown: tuple[str, ...] = ()
+    """What was red on the base and is green on the change."""
+    red_before: int = 0
+    red_now: int = 0
+    passed: int = 0
+
+
+_STRENGTH = ("red", "unproven", "unbroken", "proven")
+
+
+async def verify(workshop: Workshop, set_up: SetUp, repo: str, ref: str, report: Report) -> Verified:
+    """Run the proof of the change at `ref` of `repo` again. Raises `UserError` (`no_claim`)."""
+    workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
+    name = hashlib.sha256(repo.encode()).hexdigest()[:16]
+    bare = workshop.repositories / f"verify-{name}.git"
+    async with lock_within(bare.with_suffix(".lock"), _WAIT_SECONDS):
+        found = await workshop.forges.at(repo).fetch(repo, ref, bare)
+        claim = await read_claim(bare, found.commit)
+        # By a path: the base may be a commit that no branch of the repository ends at.
+        before = await set_up(_request(bare, claim.base, claim.checks), report)
+        now = await set_up(_request(bare, claim.commit, claim.checks), report)
+    return judge(claim, before, now)
+
+
+def _request(bare: Path, commit: str, checks: tuple[str, ...]) -> NewRun:
+    return NewRun("verify", str(bare), commit, checks)
+
+
+async def read_claim(bare: Path, commit: str) -> Claim:
+    """Read the trailers of the change at `commit` and of the rounds before it. Raises `UserError` (`no_claim`)."""
+    shown = await in_bare(
+        bare,
+        "log",
+        "--first-parent",
+        f"-n{_ROUNDS}",
+        "--format=%H%x00%P%x00%B%x01",
+        "--end-of-options",
+        commit,
+    )
+    newest: Claim | None = None
+    for entry in decode(must(shown, "read the change")).split("\x01"):
+        name, _, rest = entry.strip("\n").partition("\0")
+        parents, _, message = rest.partition("\0")
+        run = _RUN.search(message)
+        if run is None or (newest is not None and run[1] != newest.run):
+            break
+        outcome = _OUTCOME.search(message)
+        base = parents.split(" ")[0]
+        if newest is None:
+            checks = tuple(dict.fromkeys(_CHECK.findall(message)))
+            newest = Claim(run[1], base, name, checks, outcome[1] if outcome else "unproven")
+        newest = msgspec.structs.replace(newest, base=base)
+    if newest is None or not newest.base:
+        raise UserError(
+            "no_claim",
+            f"The commit {commit[:12]} is no change of a run: its message has no line Cloister-Run.",
+        )
+    if not newest.checks:
+        raise UserError(
+            "no_claim", f"The change of run {newest.run} names no check: there is nothing to verify."
+        )
+    return newest
+
+
+def judge(claim: Claim, before: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> Verified:
+    """Compare the checks of both commits, and what they show with what the change claims."""
+    found = compare(before, now)
+    # What was red before and is still red does not contradict a claim that lists it as unrelated.
+    verdict = _verdict(found)
+    holds = _strength(verdict) >= _strength(claim.outcome)
+    return Verified(
+        claim.run,
+        claim.base,
+        claim.commit,
+        claim.checks,
+        claim.outcome,
+        verdict,
+        holds,
+        statement(found) if verdict == found.verdict else _sentence(found),
+        tuple(one_line(name, 300) for name in found.shown),
+        compare(before, before).red,
+        found.red,
+        found.passed,
+    )
+
+
+def _verdict(found: Comparison) -> str:
+    if found.new or found.missing or found.skipped or found.weakened:
+        return "red"
+    if not found.ran:
+        return "unproven"
+    return "proven" if found.shown else "unbroken"
+
+
+def _sentence(found: Comparison) -> str:
+    first = one_line(found.shown[0], 120) if found.shown else ""
+    said = f"shown by {first}: red on the base, green now" if first else "nothing new is red"
+    return f"{said}; still red, as on the base: {len(found.still):,}"
+
+
+def _strength(outcome: str) -> int:
+    return _STRENGTH.index(outcome) if outcome in _STRENGTH else 0
