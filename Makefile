@@ -45,7 +45,7 @@ test-long: .venv/dev.done
 	$(PYTEST) --long -m "hypothesis or long"
 
 bench: .venv/dev.done
-	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/sandbox.py; do $(PY) $$bench; done
+	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py; do $(PY) $$bench; done
 
 lock: .venv/dev.done
 	@scripts/lock

@@ -146,7 +146,8 @@ def measure(directory: Path, seconds: float, python: Path | None, scripts: tuple
     repo = repository(directory / f"repo-{seconds:g}", seconds)
     look, fix = scripts
     run(directory, repo, look, "--steps", "1")  # builds the template where it is missing
-    print(f"suite of {seconds:g} s: seconds to the first request to the model")
+    load = os.getloadavg()[0]
+    print(f"suite of {seconds:g} s: seconds to the first request to the model (load {load:.1f})")
     ours = line("cold process", [run(directory, repo, look, "--steps", "1")[0] for _ in range(ROUNDS)], 1.0)
     serve = [sys.executable, "-m", "cloister", "--data-dir", str(directory), "serve"]
     subprocess.run([*serve, "--background"], check=True, capture_output=True)

@@ -68,7 +68,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
-        "markers", "long: fuzzing, chaos and searching that `make test-long` runs at full length"
+        "markers",
+        "long(only=False): fuzzing, chaos and searching that `make test-long` runs at full length; "
+        "with `only`, cases whose behaviour others in `make test` show already",
     )
     if config.getoption("--long"):
         settings.load_profile("long")
@@ -152,6 +154,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """The directories with the longest files begin, so that no worker is left alone with one in the end."""
     if config.getoption("--long"):
         _search_longer(items)
+    else:
+        later = [item for item in items if any(one.kwargs.get("only") for one in item.iter_markers("long"))]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if item not in set(later)]
     here = Path(__file__).parent
     places = {name: place for place, name in enumerate(SLOW_FIRST)}
     names = [item.nodeid for item in items]

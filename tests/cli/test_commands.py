@@ -169,8 +169,9 @@ def test_without_arguments_it_says_what_a_run_would_do_here(cloister: Cloister, 
     done = cloister(cwd=repo / "deep")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"{repo} (trunk at ")
-    assert "1 file is not committed" in done.stdout
-    assert "model   none: the repair harness" in done.stdout
+    assert "1 uncommitted file is not part" in done.stdout
+    assert "model   none (set" in done.stdout
+    assert max(map(len, done.stdout.splitlines()[1:])) <= 80
 
 
 def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloister, tmp_path: Path) -> None:

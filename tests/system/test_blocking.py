@@ -35,7 +35,7 @@ def test_a_process_that_prints_without_end_is_killed(line: str) -> None:
 
 def test_a_process_that_does_not_end_is_killed_with_its_children() -> None:
     done = blocking(
-        ["sh", "-c", "sleep 3600 & echo $!; wait"], ENV, None, seconds=0.5, out_bytes=100, limits={}
+        ["sh", "-c", "sleep 3600 & echo $!; wait"], ENV, None, seconds=3, out_bytes=100, limits={}
     )
     assert done.late
     assert not alive(int(done.out))

@@ -111,6 +111,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
     forge: tuple[ForgeEntry, ...] = ()
     """Forges that get pull requests, one `[[forge]]` table each."""
+    author: str = "Cloister <cloister@localhost>"
+    """The author of commits."""
+    people: dict[str, str] = {}
+    """User, as tokens and runs name them → `Name <address>`, for the line Co-authored-by of commits they asked for."""
     follow_seconds: float = 60.0
     """How often a server looks at open pull requests for comments and CI results; 0: never."""
     policy_file: str | None = None
@@ -179,6 +183,9 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?(?::[0-9]{1,5})?")
 
 
+_PERSON = re.compile(r"[^<>\x00-\x1f]{1,200} <[^<>\s]{1,200}>")
+
+
 def _out_of_range(found: FileSettings) -> str | None:
     if not 0 <= found.port <= 65_535:
         return f"port is from 0 to 65535, not {found.port}."
@@ -186,6 +193,9 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"hosts are names such as cloister.example.org, not {wrong[:80]!r}."
     if not 1 <= found.concurrent_runs <= 64:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    named = (found.author, *found.people.values())
+    if wrong := next((one for one in named if not _PERSON.fullmatch(one)), None):
+        return f"a person is written as Name <address>, not {wrong[:80]!r}."
     if found.follow_seconds != 0 and not 1 <= found.follow_seconds <= 86_400:
         return f"follow_seconds is from 1 to 86400, or 0 for never, not {found.follow_seconds}."
     if not 0 <= found.ask_seconds <= 86_400:

@@ -21,7 +21,6 @@ from cloister.app.config import (
     model_shelf,
     rule_files,
 )
-from cloister.app.forges import forge_places
 from cloister.app.settings import Settings
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
@@ -50,7 +49,6 @@ from cloister.runs.budget import BudgetLedger
 from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
-from cloister.runs.follow_up import Follower
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
@@ -119,7 +117,11 @@ def _audited(settings: Settings, log: AuditLog) -> Record:
 def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
-    forges = Forges(places=forge_places(settings, doorway.vault))
+    forges = Forges()
+    if settings.file.forge:
+        from cloister.app.forges import forge_places  # loads an HTTP client
+
+        forges = Forges(places=forge_places(settings, doorway.vault))
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
@@ -144,6 +146,8 @@ async def _followed(
     if not settings.file.forge or not settings.file.follow_seconds:
         yield
         return
+    from cloister.runs.follow_up import Follower  # loads an HTTP client
+
     marks, seconds = settings.data_dir / "pull-requests.json", settings.file.follow_seconds
     follower = Follower(services.forges, backbone, services.log, tell, settings.user, marks, seconds)
     async with _background(follower.run):
@@ -254,6 +258,8 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
             open_models(access, job_of(new)) if calls_models(access, new) else open_no_models()
         ),
         harness=partial(harness_for, access),
+        author=settings.file.author,
+        people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
         policy=host_policy(settings),

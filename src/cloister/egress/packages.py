@@ -17,7 +17,6 @@ from typing import cast
 from urllib.parse import urljoin, urlsplit
 
 import anyio
-import httpx2
 import msgspec
 from anyio.abc import ByteStream, SocketAttribute
 
@@ -272,6 +271,8 @@ class SetFinder:
 
 async def derive(name: str) -> Meaning:
     """Ask this machine's client and its indexes. Never raises: the result describes the problem."""
+    import httpx2  # noqa: PLC0415  (only named sets need it, and it takes long to load)
+
     client = CLIENTS.get(name)
     if client is None:
         return Meaning(name, problem=f"There is no set {name}.")
@@ -293,6 +294,8 @@ async def derive(name: str) -> Meaning:
 
 
 async def _file_hosts(name: str, index: str, probe: str) -> list[str]:
+    import httpx2  # noqa: PLC0415  (only named sets need it, and it takes long to load)
+
     base = index if index.endswith("/") else f"{index}/"
     url = urljoin(base, probe)
     page = bytearray()

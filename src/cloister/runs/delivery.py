@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from cloister.core.events import (
     ChecksChosen,
     DeliveryFailed,
     Event,
+    PromptReceived,
     RunAdmitted,
 )
 from cloister.core.ids import RunId
@@ -105,8 +106,9 @@ async def make_result(
         files = await change.files_of_save(bare, base, saved)
         # The receipt as of now: the end and its signature follow, and are in `cloister receipt`.
         note = page(receipt(events, await _audit_head(services), Pending(branch, files)))
-        message = _message(events, run, winner, change.trailer(note))
-        commit = await change.make_change(bare, previous, saved, branch, message)
+        last = "\n".join((change.trailer(note), *_co_authors(events, services.people)))
+        message = _message(events, run, winner, last)
+        commit = await change.make_change(bare, previous, saved, branch, message, services.author)
         await change.attach(bare, commit, note)
         made = ChangeMade(branch, commit, files, winner.reason if winner else "")
         await journal.append(made)
@@ -228,6 +230,16 @@ def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, l
     body = summary if "\n" in summary or len(summary) > len(subject) else ""
     proof = f"{_proof(events, run, winner)}\n{last}"
     return "\n\n".join(part for part in (subject, body, proof) if part) + "\n"
+
+
+def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]:
+    """A line for each person who asked for the change of this round and whose address the settings name."""
+    start = round_start(events)
+    asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived)]
+    if start == 0 and isinstance(events[0].body, RunAdmitted):
+        asked.insert(0, events[0].body.who)
+    names = (who.removesuffix(" (review)") for who in dict.fromkeys(asked))
+    return [f"Co-authored-by: {people[who]}" for who in names if who in people]
 
 
 def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:

@@ -19,7 +19,6 @@ from cloister.core.log import Index
 from cloister.core.text import bounded, harmless, one_line
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
-from cloister.feedback.diagnose import diagnose
 from cloister.feedback.report import tell
 from cloister.forge import Forges
 from cloister.forge.pulls.api import Job, Pulls, Talk
@@ -119,6 +118,8 @@ def _remark_text(text: str, path: str, line: int) -> str:
 
 
 def _job_text(job: Job, log: str | None) -> str:
+    from cloister.feedback.diagnose import diagnose  # noqa: PLC0415  (its parsers take long to load)
+
     head = f"The CI job {one_line(job.name, 200)} failed on this change."
     if not log:
         return f"{head} Its log cannot be read here: {one_line(job.url, 300) or 'the forge names none'}."

@@ -165,3 +165,12 @@ def test_what_a_quick_command_does_on_a_run_imports_none_either(module: str) -> 
 def test_every_command_can_be_loaded_and_has_words(tmp_path: Path) -> None:
     assert "cloister.cli.commands.audit" in _ran(tmp_path, "audit", "--help")[1]
     assert set(COMMANDS) == {name for group in GROUPS.values() for name in group}
+
+
+def test_a_run_begins_without_modules_that_only_later_steps_need() -> None:
+    code = (
+        "import cloister.app.wiring, cloister.runs.driver, json, sys; print(json.dumps(sorted(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    later = ("httpx2", "pydantic_ai", "anthropic", "openai", "cloister.server", "cloister.feedback.diagnose")
+    assert {name for name in json.loads(done.stdout) if name in later} == set()

@@ -124,6 +124,36 @@ def test_script_of_a_package_gets_the_files_if_its_runner_is_known(script: str, 
     assert only(specify("npm test", {"test": script}), ["src/(a).test.js"]) == line
 
 
+@pytest.mark.parametrize(
+    ("command", "file", "names", "line"),
+    [
+        (
+            "pytest -q",
+            "tests/test_a.py",
+            ["tests/test_a.py::TestA::test_b[1/2.5]", "ab12"],
+            "pytest -q --maxfail=0 -k 'ab12 or test_b' tests/test_a.py",
+        ),
+        ("pytest", "tests/test_a.py", ["tests/test_a.py"], "pytest --maxfail=0 tests/test_a.py"),
+        (
+            "python3 -m unittest",
+            "test_a.py",
+            ["test_a.A.test_b", "ab12"],
+            "python3 -m unittest discover -k ab12 -k test_b -p test_a.py",
+        ),
+        (
+            "mocha",
+            "test/a.js",
+            ["list > is 1.5 (or more)", "ab12"],
+            "mocha --no-bail -g 'ab12|is 1\\.5 \\(or more\\)' test/a.js --reporter json -O output=\"$CLOISTER_REPORT\"",
+        ),
+    ],
+)
+def test_runners_that_can_run_only_the_named_tests(
+    command: str, file: str, names: list[str], line: str
+) -> None:
+    assert only(specify(command), [file], names) == line
+
+
 def test_go_runs_only_the_named_tests() -> None:
     names = ["example.com/a::TestA/part", "example.com/a::TestB"]
     assert only(specify("go test ./..."), ["a_test.go"], names) == "go test -json -run 'TestA|TestB' ."

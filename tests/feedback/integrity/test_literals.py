@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloister.core.diagnosis import TestResult as Result
-from cloister.feedback.integrity.literals import hard_coded
+from cloister.feedback.integrity.literals import hard_coded, telling
 from cloister.feedback.integrity.versions import Version
 
 TEST = """\
@@ -162,3 +162,22 @@ def test_common_values_alone_are_no_answer() -> None:
         "    if (at == 0) return 0;\n",
     ):
         assert hard_coded([], {"shop_test.c": test}, [Version("shop.c", "", line)]) == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "word"),
+    [
+        ("shop.py", "    key = zlib.crc32(repr(prices).encode())\n", "by a hash"),
+        ("lib.rs", '    let told = include_str!("lib.rs");\n', "could read the tests"),
+        ("list.js", "  return { n: 1, valueOf() { return ++this.n; } };\n", "equal to"),
+    ],
+)
+def test_code_that_could_know_a_test_without_a_literal_is_noted_for_review(
+    path: str, line: str, word: str
+) -> None:
+    (note,) = telling([Version(path, "", line)])
+
+    assert note.startswith(f"review: {path} ")
+    assert word in note
+    assert telling([Version(path, line, line + line)]) == (), "it did so before"
+    assert telling([Version(f"tests/{path}", "", line)]) == ()

@@ -111,7 +111,8 @@ def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
     cloister: Any, forge: Forge
 ) -> None:
     config = cloister.data_dir / "config.toml"
-    config.write_text("follow_seconds = 1\n" + config.read_text())
+    people = 'author = "Bot <bot@example.org>"\npeople = { ann = "Ann Lee <ann@example.org>" }\n'
+    config.write_text(f"follow_seconds = 1\n{people}{config.read_text()}")
     on = 'expect = "off by one"\n' + bash("echo '# reviewed' >> calc.py")
     model = _model(cloister, on, finish("Reviewed."))
     cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
@@ -124,12 +125,23 @@ def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
         assert [(one["who"], one["origin"]) for one in said] == [("ann (review)", "review")]
         branch = forge.pulls[0].branch
         shown = subprocess.run(
-            ["git", "-C", str(forge.root / "team/shop.git"), "log", "--format=%s", branch],
+            [
+                "git",
+                "-C",
+                str(forge.root / "team/shop.git"),
+                "log",
+                "--format=%s, %an: %(trailers:key=Co-authored-by,separator=;)",
+                branch,
+            ],
             capture_output=True,
             text=True,
             check=True,
         )
-        assert shown.stdout.splitlines() == ["Reviewed.", "Add adds. @eve see #1", "base"]
+        assert shown.stdout.splitlines() == [
+            "Reviewed., Bot: Co-authored-by: Ann Lee <ann@example.org>",
+            "Add adds. @eve see #1, Bot: ",
+            "base, Ada: ",
+        ]
         assert len(forge.pulls) == 1
         forge.pulls[0].state = "merged"
         cloister.until(lambda: "PullRequestEnded" in cloister("audit", "show").stdout)

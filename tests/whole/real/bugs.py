@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+import pytest
+from _pytest.mark.structures import ParameterSet
 from tests.whole.real.sources import archive, unpack
 
 from cloister.testing.samples import SampleRepo
@@ -47,6 +49,8 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What of the release is needed; everything if empty."""
     crashes: bool = False
     """The test ends its process, so that only the whole check can be told red."""
+    often: bool = True
+    """False: only in `make test-long`, because another case of the same language and tool shows the same."""
     complaint: str = ""
     """What the compiler calls the mistake in our wrong fix, where it is the one to find it."""
 
@@ -59,6 +63,14 @@ def load_cases(*languages: str) -> tuple[Case, ...]:
     text = Path(__file__).with_name("cases.toml").read_text(encoding="utf-8")
     every = msgspec.convert(tomllib.loads(text), _File).case
     return tuple(case for case in every if case.language in languages)
+
+
+def each(*languages: str) -> list[ParameterSet]:
+    """The cases as parameters of a test; those that are not tried often only in `make test-long`."""
+    return [
+        pytest.param(case, id=case.name, marks=() if case.often else pytest.mark.long(only=True))
+        for case in load_cases(*languages)
+    ]
 
 
 @dataclass(frozen=True, slots=True)

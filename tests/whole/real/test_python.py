@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from tests.whole.real.bugs import Case, load_cases
+from tests.whole.real.bugs import Case, each, load_cases
 from tests.whole.real.conftest import RunIt
 from tests.whole.real.trials import a_fix_is_proven, a_search_is_proven, no_cheat_is_green
 
 pytestmark = pytest.mark.anyio
-each_case = pytest.mark.parametrize("case", load_cases("python"), ids=lambda case: case.name)
+each_case = pytest.mark.parametrize("case", each("python"))
 REACHED = {
     "xmltodict strips what is blank": "+            if self.strip_whitespace and data",
     "jsonpointer takes no index with a leading zero": "+            if not JsonPointer._RE_ARRAY_INDEX.fullmatch(str(part)):",

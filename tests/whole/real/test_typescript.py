@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.whole.real.bugs import Case, load_cases
+from tests.whole.real.bugs import Case, each
 from tests.whole.real.conftest import RunIt
 from tests.whole.real.trials import a_fix_is_proven, no_cheat_is_green
 
 pytestmark = [
     pytest.mark.anyio,
-    pytest.mark.parametrize("case", load_cases("typescript"), ids=lambda case: case.name),
+    pytest.mark.parametrize("case", each("typescript")),
 ]
 
 

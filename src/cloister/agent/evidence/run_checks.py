@@ -20,7 +20,6 @@ from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nea
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.check_commands import directory_of, environment, is_source, leaves_reports, specify
 from cloister.feedback.compare import compare
-from cloister.feedback.diagnose import diagnose
 from cloister.feedback.discover import (
     TOOLS,
     adjusted,
@@ -299,6 +298,12 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
     return tuple([await sources.add(found[check.command]) for check in specs])
 
 
+def _diagnosed(output: CheckOutput) -> Diagnosis:
+    from cloister.feedback.diagnose import diagnose  # noqa: PLC0415  (its parsers load beside the first request)
+
+    return diagnose(output)
+
+
 def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
     """True if a second run is worthwhile: tests fail that did not, and the check ended by itself.
 
@@ -377,7 +382,7 @@ class _Run:
             reports=await self._reports(report, stamp, bytes(out)),
             matchers=self.matchers,
         )
-        diagnosis = await to_thread.run_sync(diagnose, output)  # megabytes of text: not on the event loop
+        diagnosis = await to_thread.run_sync(_diagnosed, output)  # megabytes of text: not on the event loop
         return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output) if keep else None)
 
     async def settled(self, first: Diagnosis, report: str) -> Diagnosis:

@@ -50,14 +50,14 @@ def begin(ctx: typer.Context) -> None:
     count = len(changed.out.splitlines())
     put(f"{repo} ({branch}{f' at {commit.out.strip()}' if commit.code == 0 else ', no commit yet'})\n")
     put('  cloister run "fix the failing test"\n')
-    put("copies this commit into a sandbox, runs the checks before any change, lets the model")
-    put("work, proves the result in a fresh sandbox and writes it to a new branch with the")
-    put("proof. Your files and branches stay as they are.")
+    put("copies this commit into a sandbox, lets the model work while the checks run on")
+    put("the base, proves the result in a fresh sandbox and writes it to a new branch")
+    put("with the proof. Your files and branches stay as they are.")
     if commit.code:
         put("First commit something: a run starts from a commit.")
     elif count:
-        files = "1 file is" if count == 1 else f"{count} files are"
-        put(f"{files} not committed as shown: the run does not see that.")
+        files = "1 uncommitted file is" if count == 1 else f"{count} uncommitted files are"
+        put(f"{files} not part of a run: commit what it needs.")
     put(f"\n  model   {_model(ctx)}\n  server  {_server(ctx)}\n")
     put("Can a run start here?  cloister doctor      All commands:  cloister --help")
 
@@ -70,7 +70,7 @@ def _model(ctx: typer.Context) -> str:
     except UserError as error:
         if error.code != "no_model":
             return error.message
-        return "none: the repair harness finds small faults by search (set ANTHROPIC_API_KEY or another key)"
+        return "none (set ANTHROPIC_API_KEY or another): a search repairs small faults"
 
 
 def _server(ctx: typer.Context) -> str:

@@ -69,12 +69,16 @@ def hard_coded(
     base = {word for one in product for word in _literals(one.before or "")}
     lines = [line for one in product for line in _deciding(one)]
     new = {word for line in lines for word in _literals(line)} - base
+    joined = "\n".join(new)[:20_000]  # a literal may be part of a longer one
     found: dict[str, str] = {}
     for path, text in tests.items() if lines else ():
         for name, body in _bodies(path, text[:_TEXT_CHARS], red).items():
             said = dict.fromkeys(_literals(body))
             told = [
-                word for word in said if word in new and len(word.lstrip("-")) > 1 and not _COMMON.match(word)
+                word
+                for word in said
+                if word in new or (len(word) > 5 and word in joined and word not in base)
+                if len(word.lstrip("-")) > 1 and not _COMMON.match(word)
             ]
             for word in told or _answers(lines, said):
                 found.setdefault(word, f"hard-coded: `{one_line(word, 60)}` from {one_line(name, 100)}")

@@ -8,11 +8,10 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
 import anyio
-import httpx2
 import msgspec
 from anyio import to_thread
 
@@ -21,6 +20,9 @@ from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.text import one_line
 from cloister.log.api import AuditLog
 from cloister.log.audit.entry import AuditEntry, Checkpoint
+
+if TYPE_CHECKING:
+    import httpx2
 
 SEND_SECONDS = 10.0
 _REPLY_BYTES = 65_536
@@ -110,8 +112,10 @@ def _attributes(values: Mapping[str, str | int | None]) -> list[dict[str, object
     ]
 
 
-async def send(client: httpx2.AsyncClient, collector: Collector, entries: Sequence[AuditEntry]) -> None:
+async def send(client: "httpx2.AsyncClient", collector: Collector, entries: Sequence[AuditEntry]) -> None:
     """Send `entries`. Raises `OutsideError` (`collector_failed`) unless the collector accepts all of them."""
+    import httpx2  # noqa: PLC0415  (few export, and it takes long to load)
+
     body = msgspec.json.encode(logs(entries))
     headers = {**collector.headers, "content-type": "application/json"}
     try:
@@ -131,8 +135,10 @@ async def send(client: httpx2.AsyncClient, collector: Collector, entries: Sequen
         raise _failed(f"it refused {refused} entries")
 
 
-def client() -> httpx2.AsyncClient:
+def client() -> "httpx2.AsyncClient":
     """Create an HTTP client that ignores the proxies of the environment."""
+    import httpx2  # noqa: PLC0415  (few export, and it takes long to load)
+
     return httpx2.AsyncClient(timeout=SEND_SECONDS, trust_env=False, follow_redirects=False)
 
 
@@ -278,8 +284,10 @@ def check_place(text: str) -> str:
     return text
 
 
-async def put_head(http: httpx2.AsyncClient, place: str, head: Checkpoint) -> None:
+async def put_head(http: "httpx2.AsyncClient", place: str, head: Checkpoint) -> None:
     """Send one head. Raises `OutsideError` (`head_not_exported`), `OSError`."""
+    import httpx2  # noqa: PLC0415  (few export, and it takes long to load)
+
     line = msgspec.json.encode(head)
     if place.startswith(("http://", "https://")):
         try:
