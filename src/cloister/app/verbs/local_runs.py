@@ -287,7 +287,7 @@ class LocalRuns(Group):
         async with self._parts.machine() as app:
 
             async def set_up(request: NewRun, said: Report) -> tuple[Diagnosis, ...]:
-                made, found = await app.set_up(request, said)
+                made, found = await app.set_up(request, said, "")
                 if made.problem:
                     raise HostError("no_environment", f"The environment cannot be set up: {made.problem}")
                 return found
