@@ -161,7 +161,11 @@ CASES = (
         "        i += 1;",
     ),
     Case(
-        "DaveGamble+cJSON", "CMake", "cJSON.c", "return tolower(*string1) - tolower(*string2);", "return 1;"
+        "DaveGamble+cJSON",
+        "CMake",
+        "cJSON.c",
+        "*output_pointer++ = '\\n';\n                    break;",
+        "*output_pointer++ = '\\r';\n                    break;",
     ),
     Case(
         "zserge+jsmn",
@@ -178,6 +182,42 @@ CASES = (
         "/* 3-byte sequence */\n        return 2;",
     ),
     Case("benhoyt+inih", "Meson", "ini.c", "dest[i] = src[i];", "dest[i] = src[0];"),
+    Case(
+        "jquense+yup",
+        "yarn berry",
+        "src/string.ts",
+        "return value!.length >= this.resolve(min);",
+        "return value!.length > this.resolve(min);",
+    ),
+    Case(
+        "facebook+prop-types",
+        "yarn 1",
+        "factoryWithTypeCheckers.js",
+        "return 'array';",
+        "return 'object';",
+    ),
+    Case(
+        "bombshell-dev+clack",
+        "pnpm workspace",
+        "packages/core/src/prompts/confirm.ts",
+        "return this.cursor === 0;",
+        "return this.cursor === 1;",
+    ),
+    Case("ruby+shellwords", "Bundler", "lib/shellwords.rb", 'return "".dup if', 'return "".dup if'),
+    Case(
+        "doctrine+inflector",
+        "Composer",
+        "lib/Doctrine/Inflector/Inflector.php",
+        "return lcfirst($this->classify($word));",
+        "return $this->classify($word);",
+    ),
+    Case(
+        "apache+commons-cli",
+        "Maven",
+        "src/main/java/org/apache/commons/cli/Util.java",
+        "return str == null || str.isEmpty();",
+        "return str == null;",
+    ),
 )
 
 
@@ -189,6 +229,8 @@ class Row(NamedTuple):
     baseline: str
     outcome: str
     why: str
+    again: float | None = None
+    """Seconds from the command to the first reply of the model, in a second run."""
 
 
 def source(at: Path, name: str) -> Path | None:
@@ -226,13 +268,19 @@ def planted(case: Case, origin: Path, at: Path) -> Path:
     return repo
 
 
-def run(case: Case, origin: Path, at: Path, data: Path) -> Row:
+def run(case: Case, origin: Path, at: Path, data: Path, *, again: bool) -> Row:
     try:
         repo = planted(case, origin, at)
     except (LookupError, subprocess.SubprocessError) as error:
         return Row(case.name, case.kind, "", "", "", "not tried", str(error))
+    row = one_run(case, repo, at, data)
+    return one_run(case, repo, at, data)._replace(built=row.built) if again else row
+
+
+def one_run(case: Case, repo: Path, at: Path, data: Path) -> Row:
     argv = [sys.executable, "-m", "cloister", "--data-dir", str(data), "run", PROMPT]
     argv += ["--repo", str(repo), "--model", f"script:{at / case.name}.toml", "--json"]
+    began = time.time()
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, timeout=3_600, cwd=at, stdin=subprocess.DEVNULL
@@ -247,6 +295,7 @@ def run(case: Case, origin: Path, at: Path, data: Path) -> Row:
         found = [body for body in bodies if body["type"] == kind]
         return found[-1] if found else dict[str, Any]()
 
+    replied = [item["at"] for item in items if item.get("body", {}).get("type") == "ModelReplied"]
     env, base, end = last("EnvironmentPrepared"), last("BaselineTaken"), last("RunFinished")
     tools = [line.split(" because ")[0] for line in env.get("plan", [])]
     checks = last("ChecksChosen").get("checks", [])
@@ -265,7 +314,8 @@ def run(case: Case, origin: Path, at: Path, data: Path) -> Row:
         "failed" if env.get("problem") else built,
         f"{failing} red, {passed} green",
         outcome,
-        " ".join(str(shown).split())[:160],
+        " ".join(str(shown).split())[:300],
+        replied[0] - began if replied else None,
     )
 
 
@@ -278,6 +328,7 @@ def main() -> None:
     )
     parser.add_argument("--data-dir", type=Path, help="a data directory to reuse; default: a new one")
     parser.add_argument("--only", action="append", default=[], help="a part of a name; may be repeated")
+    parser.add_argument("--again", action="store_true", help="run each twice, and time the second")
     parser.add_argument("--keep", type=Path, help="keep the clones and the logs of the runs here")
     chosen = parser.parse_args()
     rows: list[Row] = []
@@ -292,12 +343,14 @@ def main() -> None:
                 continue
             origin = source(chosen.origin.absolute(), case.name)
             missing = Row(case.name, case.kind, "", "", "", "not tried", "it was not brought here")
-            row = run(case, origin, at.absolute(), data) if origin else missing
+            row = run(case, origin, at.absolute(), data, again=chosen.again) if origin else missing
             rows.append(row)
             print(
                 f"{row.name:24} {row.kind:20} {row.built:>14}  {row.baseline:22} {row.outcome:10} {row.detected[:60]}",
                 flush=True,
             )
+            if chosen.again and row.again is not None:
+                print(f"{'':24} second run: first reply of the model after {row.again:.1f} s", flush=True)
             if row.why:
                 print(f"{'':24} {row.why}", flush=True)
     tried = [row for row in rows if row.outcome != "not tried"]

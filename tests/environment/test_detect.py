@@ -1,11 +1,14 @@
 """Detection of the environment: the plan of a repository from its file names and manifests."""
 
+import subprocess
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from cloister.environment.api import Plan
 from cloister.environment.detect import detect
+from cloister.environment.installers import TRIALS
 from cloister.environment.listing import collect
 
 
@@ -207,3 +210,50 @@ def test_a_compose_service_counts_if_a_manifest_names_a_client() -> None:
     compose = "services:\n  a: {image: redis}\n  b: {image: 'mysql:8'}\n  c: {build: .}\n"
     plan = plan_of({"compose.yaml": compose, "requirements.txt": "redis\n"})
     assert [one.name for one in plan.services] == ["redis"]
+
+
+def test_a_lock_file_of_yarn_1_is_installed_from_the_registry_of_this_machine(tmp_path: Path) -> None:
+    """Its hosts are those of the author; the digests stay, and so does the file."""
+    lock = '"a@1":\n  resolved "https://author.example/@x/a/-/a-1.tgz#d1"\n  integrity sha512-x\n'
+    (command,) = commands(plan_of({"package.json": '{"dependencies": {"a": "1"}}', "yarn.lock": lock}))
+    (tmp_path / "yarn.lock").write_text(lock)
+    for name, script in (("npm", "echo http://mirror.example/npm/"), ("yarn", "cp yarn.lock seen; exit 3")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, env={"PATH": path}, capture_output=True)
+    assert done.returncode == 3, "the result of yarn counts"
+    seen = (tmp_path / "seen").read_text()
+    assert '"http://mirror.example/npm/@x/a/-/a-1.tgz#d1"' in seen and "author.example" not in seen
+    assert (tmp_path / "yarn.lock").read_text() == lock
+
+
+def test_a_release_of_a_manager_that_the_registry_lacks_is_replaced_by_its_newest() -> None:
+    package = '{"packageManager": "yarn@4.10.0+sha512.8d", "dependencies": {"a": "1"}}'
+    plan = plan_of({"package.json": package, "yarn.lock": "", ".yarnrc.yml": ""})
+    (step,) = [one.command for one in plan.steps if "cli-dist" in one.command]
+    assert step.endswith("@yarnpkg/cli-dist@4") and "@yarnpkg/cli-dist@4.10.0 ||" in step
+
+
+@pytest.mark.parametrize(
+    ("files", "name"),
+    [
+        ({"pom.xml": "<project/>"}, "@maven"),
+        ({"build.gradle": "", "gradlew": ""}, "@maven"),
+        ({"Gemfile": "gem 'rake'"}, "@gems"),
+        ({"composer.json": '{"require": {"psr/log": "*"}}'}, "@composer"),
+        ({"mix.exs": "", "mix.lock": ""}, "@hex"),
+    ],
+)
+def test_registries_are_opened_without_a_flag(files: dict[str, str], name: str) -> None:
+    plan = plan_of(files)
+    assert name in [one.set for one in plan.registries]
+    assert name.removeprefix("@") in TRIALS, "its hosts can be found with the client in the sandbox"
+    assert not any("--allow-host" in note for note in plan.notes)
+
+
+def test_a_host_that_the_repository_chooses_is_not_opened_but_named() -> None:
+    wrapper = "distributionUrl=https\\://downloads.example/gradle-8.5-bin.zip\n"
+    files = {"build.gradle": "", "gradlew": "", "gradle/wrapper/gradle-wrapper.properties": wrapper}
+    (note,) = [one for one in plan_of(files).notes if "downloads Gradle" in one]
+    assert "--allow-host downloads.example" in note

@@ -193,11 +193,11 @@ async def test_a_go_suite_is_localised_by_its_profiles_and_repaired(tmp_path: Pa
     )
     files = {"go.mod": "module example.com/m\n\ngo 1.19\n", "calc/calc.go": code, "calc/calc_test.go": tests}
     repo = Repo(tmp_path, files)
-    found = await repo.localise("go test ./...")
+    found = await repo.localise(f"{go} test ./...")
     assert [failure.test for failure in found.failing] == ["calc::TestTotal"]
     assert (found.method, {one.path for one in found.suspects}) == ("coverage", {"calc/calc.go"})
     assert {one.line for one in found.suspects} <= set(range(3, 10))
-    chosen = await repo.repair("go test ./...")
+    chosen = await repo.repair(f"{go} test ./...")
     assert chosen is not None
     assert chosen.trial.candidate.line == 5
     assert repo.files() == files

@@ -81,7 +81,7 @@ class App:
     commands: Commands
     supervisor: Supervisor
     workshop: Workshop
-    set_up: Callable[[NewRun, Report], Awaitable[tuple[Prepared, tuple[Diagnosis, ...]]]]
+    set_up: Callable[[NewRun, Report, str], Awaitable[tuple[Prepared, tuple[Diagnosis, ...]]]]
     """Builds and checks the environment of a repository."""
 
 

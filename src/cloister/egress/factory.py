@@ -62,6 +62,8 @@ class Judge:
         self._find_sets = find_sets
         self._decider = Decider(policy)
         self.env: dict[str, str] = {}
+        self.empty: frozenset[str] = frozenset()
+        """Named sets that stand for no host here."""
 
     def speaks_of(self, kind: str) -> bool:
         """True if any rule concerns this kind of action."""
@@ -73,6 +75,7 @@ class Judge:
         if names and self._find_sets is not None:
             sets, self.env = await self._find_sets(names)
             self._decider = Decider(self._policy, sets)
+            self.empty = frozenset(name for name in names if not sets.get(name))
 
     def decide(self, action: Action) -> Decision:
         return self._decider.decide(action, untrusted=self._untrusted())
@@ -90,6 +93,11 @@ class Outfit:
         self._judge = judge
         self._reads_along = credentials or judge.speaks_of("request:")
         self._reaches = self._reads_along or judge.speaks_of("connect:")
+
+    @property
+    def empty_sets(self) -> frozenset[str]:
+        """The named sets of the policy that stand for no host here; known after `env`."""
+        return self._judge.empty
 
     @property
     def authority(self) -> bytes:

@@ -5,6 +5,7 @@ Nothing here knows the name of any registry: the package clients of this machine
 
 import logging
 import re
+import shlex
 import shutil
 import ssl
 import tempfile
@@ -12,6 +13,7 @@ import time
 import tomllib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import cast
 from urllib.parse import urljoin, urlsplit
@@ -24,7 +26,9 @@ from cloister.core.addresses import normal_host, without_userinfo
 from cloister.core.errors import HostError
 from cloister.core.text import decode
 from cloister.egress._spawn import Failed, inherited, output
+from cloister.environment.installers import TRIALS
 from cloister.policy.api import Sets
+from cloister.sandbox.local.spec import PROXY_NAMES
 from cloister.sandbox.templates.debian import host_release, read_sources
 
 # Package sources: the addresses that this machine's own package clients use.
@@ -107,7 +111,7 @@ async def cargo() -> Sources:
     replaced = await anyio.to_thread.run_sync(_cargo_replacement, inherited())
     if replaced:
         return _sources("cargo", [replaced.removeprefix("sparse+")])
-    return _sources("cargo", [f"https://{host}/" for host in await _cargo_goes_to()])
+    return await _goes_to("crates")
 
 
 def _cargo_replacement(env: Mapping[str, str]) -> str | None:
@@ -131,35 +135,35 @@ def _cargo_replacement(env: Mapping[str, str]) -> str | None:
     return None
 
 
-async def _cargo_goes_to() -> list[str]:
-    """Ask cargo for a crate through a local proxy that relays nothing, and record the address it wanted."""
-    hosts: dict[str, None] = {}
+async def _goes_to(name: str) -> Sources:
+    """Let the client ask for a package through a local proxy that relays nothing, and record the addresses it wanted."""
+    client, script = TRIALS[name]
+    _found((client,))
+    urls: dict[str, None] = {}
 
     async def hear(stream: ByteStream) -> None:
         async with stream:
             with suppress(anyio.EndOfStream, OSError):
                 line = (await stream.receive(4_096)).split(b"\r\n")[0]
-                found = re.fullmatch(rb"CONNECT ([A-Za-z0-9.-]{1,253}):443 HTTP/1\.1", line)
-                if found:
-                    hosts[found[1].decode()] = None
+                if found := re.match(rb"CONNECT ([A-Za-z0-9.-]{1,253}:\d{1,5}) HTTP/", line):
+                    urls[f"https://{found[1].decode()}/"] = None
+                elif found := re.match(rb"GET (http://[A-Za-z0-9.-]{1,253}(?::\d{1,5})?)/", line):
+                    urls[f"{found[1].decode()}/"] = None
                 await stream.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
 
     listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
     with tempfile.TemporaryDirectory() as place:
-        (Path(place) / "src").mkdir()
-        (Path(place) / "src" / "lib.rs").write_text("")
-        (Path(place) / "Cargo.toml").write_text(
-            '[package]\nname = "probe"\nversion = "0.0.0"\n[dependencies]\ncfg-if = "1"\n'
-        )
         async with listener, anyio.create_task_group() as tasks:
             tasks.start_soon(listener.serve, hear)
-            proxy = f"http://127.0.0.1:{listener.extra(SocketAttribute.local_port)}"  # noqa: S610
-            env = {"CARGO_HTTP_PROXY": proxy, "CARGO_NET_RETRY": "0", "CARGO_HOME": f"{place}/home"}
-            argv = ("cargo", "fetch", "--quiet", "--manifest-path", f"{place}/Cargo.toml")
+            port = listener.extra(SocketAttribute.local_port)  # noqa: S610
+            java = (f"-D{kind}.proxyHost=127.0.0.1 -D{kind}.proxyPort={port}" for kind in ("http", "https"))
+            env = dict.fromkeys((*PROXY_NAMES, "CARGO_HTTP_PROXY"), f"http://127.0.0.1:{port}")
+            env |= {"MAVEN_OPTS": " ".join(java), "NO_PROXY": "", "no_proxy": ""}
+            argv = ("/bin/sh", "-c", f"cd {shlex.quote(place)} && {script}")
             with suppress(Failed):
-                await output(_found(argv), seconds=_SECONDS, limit_bytes=_BYTES, more_env=env)
+                await output(argv, seconds=_SECONDS, limit_bytes=_BYTES, more_env=env)
             tasks.cancel_scope.cancel()
-    return list(hosts)
+    return _sources(client, list(urls))
 
 
 CLIENTS: Mapping[str, Callable[[], Awaitable[Sources]]] = {
@@ -168,6 +172,7 @@ CLIENTS: Mapping[str, Callable[[], Awaitable[Sources]]] = {
     "debian": apt,
     "crates": cargo,
     "go": go,
+    **{name: partial(_goes_to, name) for name in ("maven", "gems", "composer", "hex")},
 }
 """The function that resolves each set."""
 

@@ -9,7 +9,7 @@ from cloister.core.computer import User
 Source = Literal["debian", "pypi", "npm", "repository", "none"]
 """Where a tool comes from. `repository`: a wrapper or a file that is committed; `none`: it cannot be had here."""
 
-RegistrySet = Literal["@pypi", "@npm", "@debian", "@crates", "@go"]
+RegistrySet = Literal["@pypi", "@npm", "@debian", "@crates", "@go", "@maven", "@gems", "@composer", "@hex"]
 """A named set of the policy; see `egress/packages.py`."""
 
 Stage = Literal["tools", "dependencies"]

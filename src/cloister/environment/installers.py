@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cloister.core.text import one_line
@@ -11,10 +11,41 @@ SETS = {
     **dict.fromkeys(("pip", "pip3", "uv", "pipx", "poetry", "pdm", "pipenv", "hatch", "tox", "nox"), "pypi"),
     **dict.fromkeys(("npm", "npx", "pnpm", "yarn", "bun", "corepack"), "npm"),
     **dict.fromkeys(("apt", "apt-get"), "debian"),
+    **dict.fromkeys(("mvn", "mvnw", "gradle", "gradlew"), "maven"),
+    **dict.fromkeys(("bundle", "gem"), "gems"),
     "cargo": "crates",
     "go": "go",
+    "composer": "composer",
+    "mix": "hex",
 }
 """Package client → the named set of the policy that holds its registry."""
+
+_CRATE = '[package]\\nname = "trial"\\nversion = "0.0.0"\\n[dependencies]\\ncfg-if = "1"\\n'
+TRIALS: dict[str, tuple[str, str]] = {
+    "go": ("go", "go mod init trial && go mod download rsc.io/quote@v1.5.2"),
+    "crates": (
+        "cargo",
+        (
+            f"mkdir src && touch src/lib.rs && printf '{_CRATE}' > Cargo.toml && "
+            "CARGO_HOME=$PWD/home CARGO_NET_RETRY=0 cargo fetch"
+        ),
+    ),
+    "maven": ("mvn", "mvn -B -q -Dmaven.repo.local=$PWD/m2 dependency:get -Dartifact=junit:junit:4.13.2"),
+    "gems": ("gem", "gem fetch rake"),
+    "composer": (
+        "composer",
+        (
+            'echo \'{"require": {"psr/log": "*"}}\' > composer.json && '
+            "COMPOSER_ALLOW_SUPERUSER=1 COMPOSER_CACHE_DIR=$PWD/cache composer update -n -q"
+        ),
+    ),
+    "hex": (
+        "mix",
+        "export MIX_HOME=$PWD HEX_HOME=$PWD; mix local.hex --force && mix hex.package fetch jason 1.4.0",
+    ),
+}
+"""Named set → its client, and a script that gets a package with the client's own settings: the hosts that it asks for
+are the registry. It runs in an empty directory."""
 
 _ADDS: dict[str, frozenset[str]] = {
     **dict.fromkeys(("pip", "pip3", "pipx", "pipenv", "apt", "apt-get", "gem"), frozenset({"install"})),
@@ -95,8 +126,11 @@ def _commands(line: str) -> Iterator[list[str]]:
             yield [words[0].rpartition("/")[2], *words[1:]]
 
 
-def explain(line: str, refused: Iterable[Refusal]) -> str:
-    """Which connections the proxy denied while `line` ran, and the rule that would allow them; empty if none."""
+def explain(line: str, refused: Iterable[Refusal], opened: Collection[str] = ()) -> str:
+    """Which connections the proxy denied while `line` ran, and the rule that would allow them; empty if none.
+
+    `opened` are the sets that were allowed: another one does not help there.
+    """
     hosts = list(dict.fromkeys(refused))
     if not hosts:
         return ""
@@ -105,7 +139,7 @@ def explain(line: str, refused: Iterable[Refusal]) -> str:
     where = f"{one_line(first.host, 100)}:{first.port}"
     more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
     name = who[0] if who else "a program"
-    what = f"@{SETS[who[0]]}" if who else where
+    what = f"@{SETS[who[0]]}" if who and SETS[who[0]] not in opened else where
     return (
         f"{name} could not reach {where}{more}: the proxy denies it ({one_line(first.rule, 160)}). "
         f"Allow it with --rule 'allow connect:{what}'."

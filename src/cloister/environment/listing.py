@@ -38,7 +38,14 @@ _MANIFESTS = frozenset(
 _AT_ROOT = frozenset(
     (
         *discover.WANTED,
-        *(".tool-versions", "mise.toml", ".mise.toml", ".config/mise.toml", ".sdkmanrc"),
+        *(
+            "gradle/wrapper/gradle-wrapper.properties",
+            ".tool-versions",
+            "mise.toml",
+            ".mise.toml",
+            ".config/mise.toml",
+            ".sdkmanrc",
+        ),
         *("Dockerfile", ".devcontainer/Dockerfile", ".devcontainer/devcontainer.json", ".devcontainer.json"),
         *("compose.yaml", "compose.yml", "docker-compose.yml", "docker-compose.yaml"),
     )

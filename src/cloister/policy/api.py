@@ -13,7 +13,7 @@ Approver = Literal["operator", "admin"]
 Sets = Mapping[str, tuple[str, ...]]
 """The hosts of each named set, as `HOST`, `*.SUFFIX` or `HOST:PORT`. The caller resolves them."""
 
-SET_NAMES = frozenset({"pypi", "npm", "debian", "crates", "go"})
+SET_NAMES = frozenset({"pypi", "npm", "debian", "crates", "go", "maven", "gems", "composer", "hex"})
 
 
 HOLE = "\0"

@@ -15,7 +15,10 @@ _ENDINGS: dict[Language, tuple[str, ...]] = {
 _TEST_FOLDERS = frozenset(("test", "tests", "testing", "__tests__", "spec", "specs", "e2e", "fixtures"))
 _SHEBANG = 'exec $(sed -n "1s/^#!//p" "$(command -v pytest)") -c "$0"'
 """Plain `pytest` runs with the interpreter of its script."""
-_GO = 'd=$(mktemp -d) && printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"'
+_GO = (
+    'd=$(mktemp -d) && export GOCACHE="${GOCACHE:-${HOME:-$d}/.cache/go-build}" && '
+    'printf %s "$0" >"$d/main.go" && exec go run "$d/main.go" "$d"'
+)
 
 
 class Suite(msgspec.Struct, frozen=True):
@@ -91,15 +94,12 @@ def _script(words: list[str]) -> Suite | None:
 
 
 def _go(words: list[str]) -> Suite | None:
-    if words[:2] != ["go", "test"]:
+    folder, _, name = words[0].rpartition("/") if words else ("", "", "")
+    if [name, *words[1:2]] != ["go", "test"]:
         return None
-    return Suite(
-        "",
-        "go",
-        "go",
-        ("/bin/sh", "-c", _GO),
-        tuple(word for word in words[2:] if word not in ("-v", "-json")),
-    )
+    path = f"PATH={shlex.quote(folder)}:$PATH && export PATH && " if folder else ""
+    args = tuple(word for word in words[2:] if word not in ("-v", "-json"))
+    return Suite("", "go", "go", ("/bin/sh", "-c", path + _GO), args)
 
 
 def script_of(command: str) -> str | None:

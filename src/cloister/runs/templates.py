@@ -469,6 +469,8 @@ _REFUSED = {
 }
 _VARIABLE = re.compile(r"\$\{([A-Za-z]+)(?::([^{}:]*))?(?::([^{}]*))?\}")
 _OPTION = re.compile(r"[^A-Za-z0-9]+")
+_ENV_CHARS = 262_144
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*+\\u0000|\0")
 
 StepCommand = str | tuple[str, ...]
 """A line for a shell, or the words of a program."""
@@ -526,7 +528,12 @@ class Wanted(msgspec.Struct, frozen=True):
 
     def env_over(self, image: Mapping[str, str]) -> dict[str, str]:
         """The environment, once the image's own is known."""
-        return {name: _expand(value, image) for name, value in self.env.items()}
+        made: dict[str, str] = {}
+        left = _ENV_CHARS
+        for name, value in self.env.items():
+            made[name] = _expand(value, image, left)
+            left -= len(made[name])
+        return made
 
 
 def parse_devcontainer(text: str, place: str) -> Wanted:
@@ -537,6 +544,8 @@ def parse_devcontainer(text: str, place: str) -> Wanted:
     except (msgspec.MsgspecError, RecursionError, UnicodeError) as error:
         raise _devcontainer_bad(f"{place} cannot be read: {one_line(str(error), 160)}.") from None
     fields = cast("dict[str, object]", raw)
+    if _NUL.search(text):
+        raise _devcontainer_bad(f"{place} contains a NUL character, which no program takes.")
     for name, why in _REFUSED.items():
         if fields.get(name):
             raise _devcontainer_bad(f"{place} uses {name}, which is not supported: {why}.")
@@ -545,6 +554,9 @@ def parse_devcontainer(text: str, place: str) -> Wanted:
     dockerfile = None if build.dockerfile is None else _inside(folder, build.dockerfile)
     if (file.image is None) == (dockerfile is None):
         raise _devcontainer_bad(f"{place} must name either an image or a build.dockerfile.")
+    for name in (*file.container_env, *file.remote_env, *build.args):
+        if not name or "=" in name:
+            raise _devcontainer_bad(f"{one_line(name, 60)!r} is not the name of a variable.")
     steps = [step for name in _COMMANDS for step in _steps(name, fields.get(name))]
     remote = {name: value for name, value in file.remote_env.items() if value is not None}
     return Wanted(
@@ -572,7 +584,8 @@ def _steps(name: str, value: object) -> list[Step]:
                 return [Step(name, tuple(_expand(str(word), None) for word in words))]
         case dict():
             named = cast("dict[str, object]", value).items()
-            return [step for key, inner in named for step in _steps(f"{name} {one_line(key, 40)}", inner)]
+            if not any(isinstance(inner, dict) for _, inner in named):
+                return [step for key, inner in named for step in _steps(f"{name} {one_line(key, 40)}", inner)]
         case _:
             pass
     raise _devcontainer_bad(f"{name} must be a string, a list of strings, or an object of these.")
@@ -592,7 +605,7 @@ def _feature(folder: str, name: str, options: object) -> Feature:
             chosen = {"version": options}
         case _:
             pass
-    env = {_OPTION.sub("_", key).upper(): _plain(value) for key, value in chosen.items()}
+    env = {_OPTION.sub("_", key).upper(): _plain(value) for key, value in chosen.items() if key}
     return Feature(_inside(folder, name), env)
 
 
@@ -608,10 +621,18 @@ def _inside(folder: str, path: str) -> str:
     return joined
 
 
-def _expand(text: str, image: Mapping[str, str] | None) -> str:
-    """Replace `${…}`. Variables of this machine's environment expand to their default."""
+def _expand(text: str, image: Mapping[str, str] | None, left: int = _ENV_CHARS) -> str:
+    """Replace `${…}`, by at most `left` characters. Variables of this machine's environment expand to their default."""
 
     def one(found: re.Match[str]) -> str:
+        nonlocal left
+        made = value(found)
+        left -= len(made)
+        if left < 0:
+            raise _devcontainer_bad(f"Its variables expand to more than {_ENV_CHARS:,} characters.")
+        return made
+
+    def value(found: re.Match[str]) -> str:
         kind, name, default = found[1], found[2] or "", found[3] or ""
         match kind:
             case "localWorkspaceFolder" | "containerWorkspaceFolder":

@@ -1,17 +1,29 @@
 """The names of layers: what is shared, what is reused, and what is built again."""
 
+import os
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
+import anyio
+import anyio.lowlevel
 import msgspec
 import pytest
 
+from cloister.core.errors import HostError
+from cloister.core.requests import Quota
 from cloister.environment.api import AptPackage, Plan, Service, Step, Variable
-from cloister.forge.read import Blob
+from cloister.environment.listing import wanted
+from cloister.forge import Forges
+from cloister.forge.read import Blob, working_files
 from cloister.runs.environments import services as setup_services
-from cloister.runs.environments.layers import Layers, Site, layers, planned
-from cloister.sandbox.templates.building import About, Built
+from cloister.runs.environments.layers import Layers, Site, layers, planned, prune
+from cloister.runs.templates import Workshop
+from cloister.sandbox.container.host import ContainerHost
+from cloister.sandbox.templates.building import MARKER, About, Build, Built
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.recipes import Environment
 
 BELOW = Built("default", Path("/templates/default-0123456789ab"), About())
 FILES = {"requirements.txt": Blob("a" * 40, 10), "app.py": Blob("b" * 40, 10)}
@@ -113,3 +125,96 @@ async def test_a_change_does_not_decide_the_environment_of_its_own_proof(tmp_pat
     assert not any(one.name == "PYTEST_ADDOPTS" for one in judged.env)
     assert [step.command for step in judged.steps if step.stage != "tools"] == ["pip install iniconfig"]
     assert files["requirements.txt"].size == len("iniconfig\nattrs\n"), "manifests are those of the change"
+
+
+def quiet(fraction: float | None, note: str) -> None:
+    del fraction, note
+
+
+async def empty(work: Build) -> About:
+    work.rootfs.mkdir()
+    return About(kind="environment")
+
+
+DAY = 86_400.0
+
+
+@pytest.mark.anyio
+async def test_unused_environments_are_removed_and_those_in_use_stay(own_host: ContainerHost) -> None:
+    templates = own_host.templates
+    shop = Workshop(templates, own_host, Forges(), None, Quota(), templates.directory)
+    now = time.time()
+    homes: dict[str, Path] = {}
+    for number in range(27):
+        name = f"env-{number:016x}"
+        templates.keep_recipe(name, Environment("default", steps=(f"step {number}",)))
+        built = await templates.build(name, empty, quiet)
+        homes[name] = built.home
+        used = now - (20 * DAY if number in (0, 1) else 27 - number)  # later ones were used later
+        os.utime(built.home / MARKER, (used, used))
+    names = list(homes)
+    in_use = templates.current(names[0])
+    assert in_use is not None
+    with templates.using(in_use):
+        await prune(shop, now)
+        assert homes[names[0]].exists(), "a sandbox runs from it"
+    assert not homes[names[1]].exists(), "unused for twenty days"
+    assert not homes[names[2]].exists() and homes[names[3]].exists(), "the newest 24 stay"
+    assert "default" in templates.names()
+
+
+@pytest.mark.anyio
+async def test_two_that_need_the_same_environment_build_it_once(tmp_path: Path) -> None:
+    made: list[str] = []
+
+    async def build(shop: Templates) -> None:
+        async def make(work: Build) -> About:
+            made.append(work.name)
+            await anyio.lowlevel.checkpoint()  # the other one looks meanwhile
+            return await empty(work)
+
+        shop.keep_recipe("env-1", Environment("default", steps=("step",)))
+        assert (await shop.build("env-1", make, quiet)).home.is_dir()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(2):  # as two processes, each with a catalogue of its own
+            tasks.start_soon(build, Templates(tmp_path / "templates", os.environ["PATH"]))
+    assert made == ["env-1"]
+
+
+@pytest.mark.anyio
+async def test_a_template_whose_build_failed_says_so_until_it_is_built(tmp_path: Path) -> None:
+    shop = Templates(tmp_path, os.environ["PATH"])
+    shop.keep_recipe("env-1", Environment("default", steps=("step",)))
+    assert not shop.info("env-1").failed, "it was never built"
+
+    async def fails(work: Build) -> About:
+        raise HostError("template_failed", f"{work.name} has no such package")
+
+    with pytest.raises(HostError, match="no such package"):
+        await shop.build("env-1", fails, quiet)
+    assert shop.info("env-1").failed
+    await shop.build("env-1", empty, quiet)
+    assert shop.info("env-1").ready and not shop.info("env-1").failed
+
+
+@pytest.mark.anyio
+async def test_a_link_in_a_checkout_never_brings_a_file_of_this_machine(tmp_path: Path) -> None:
+    outside, repo = tmp_path / "outside", tmp_path / "repo"
+    outside.mkdir()
+    for name in ("requirements.txt", "package.json", "secret"):
+        (outside / name).write_text("SECRET")
+    repo.mkdir()
+    (repo / "requirements.txt").symlink_to(outside / "secret")
+    (repo / "nested").symlink_to(outside)
+    (repo / "package.json").symlink_to("../outside/package.json")
+    os.mkfifo(repo / "tox.ini")
+    (repo / "setup.cfg").write_text("[metadata]\nname = own\n")
+    for args in (("init", "-q"), ("add", "requirements.txt", "nested", "package.json", "setup.cfg")):
+        await anyio.run_process(["git", *args], cwd=repo)
+    with anyio.fail_after(30):
+        names, texts = await working_files(
+            str(repo), lambda listed: [*wanted(listed), "nested/requirements.txt", "tox.ini"]
+        )
+    assert "requirements.txt" in names and "SECRET" not in str(texts)
+    assert texts == {"setup.cfg": "[metadata]\nname = own\n"}

@@ -109,3 +109,40 @@ def test_unsupported_fields_are_refused_by_name(text: str, why: str) -> None:
     with pytest.raises(UserError, match=why) as refused:
         parse_devcontainer(text, PLACE)
     assert refused.value.code == "bad_devcontainer"
+
+
+DEEP = '{"image": "a/b", "postCreateCommand": ' + '{"k": ' * 700 + '"x"' + "}" * 701
+UNUSABLE = (
+    (DEEP, "postCreateCommand must be"),
+    ('{"image": "a/b", "containerEnv": {"A=B": "x"}}', "'A=B' is not the name"),
+    ('{"image": "a/b", "remoteEnv": {"": "x"}}', "'' is not the name"),
+    ('{"build": {"dockerfile": "D", "args": {"A=": "x"}}}', "'A=' is not the name"),
+    ('{"image": "a/b", "containerEnv": {"A": "x\\u0000y"}}', "NUL"),
+    ('{"image": "a/b", "postCreateCommand": ["x\\\\\\u0000"]}', "NUL"),
+    ('{"image": "a/b", "features": {"./x": {"a": "\\u0000"}}}', "NUL"),
+)
+
+
+@pytest.mark.parametrize(("text", "why"), UNUSABLE)
+def test_text_that_no_program_takes_is_refused_in_one_sentence(text: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        parse_devcontainer(text, ".devcontainer.json")
+
+
+def test_an_escaped_backslash_before_u0000_is_text() -> None:
+    text = '{"image": "a/b", "containerEnv": {"A": "\\\\u0000"}}'
+    assert parse_devcontainer(text, ".devcontainer.json").env == {"A": "\\u0000"}
+
+
+def test_variables_that_multiply_are_stopped() -> None:
+    """An image chooses its environment, and a repository how often it is repeated."""
+    image = {"BIG": "x" * 32_768}
+    one = json.dumps({"image": "a/b", "containerEnv": {"A": "${containerEnv:BIG}" * 20_000}})
+    many = json.dumps(
+        {"image": "a/b", "containerEnv": {f"A{n}": "${containerEnv:BIG}" for n in range(5_000)}}
+    )
+    for text in (one, many):
+        with pytest.raises(UserError, match="expand to more than"):
+            parse_devcontainer(text, ".devcontainer.json").env_over(image)
+    few = json.dumps({"image": "a/b", "containerEnv": {"A": "${containerEnv:BIG}" * 3}})
+    assert len(parse_devcontainer(few, ".devcontainer.json").env_over(image)["A"]) == 98_304

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -229,6 +230,25 @@ UNTAKEN = (
 async def test_text_that_no_program_takes_is_refused_in_one_sentence(shop: Workshop, context: Path) -> None:
     for lines in UNTAKEN:
         assert await refusal(shop, context, f"{HEAD}{lines}\n"), lines
+
+
+async def test_variables_in_a_text_do_not_multiply_it(shop: Workshop, context: Path) -> None:
+    text = f"FROM scratch\nENV A={'x' * 60_000}\nCOPY <<E /a\n{'$A' * 400_000}\nE\n"
+    assert "expand to more than" in await refusal(shop, context, text)
+
+
+async def test_many_copies_of_a_large_context_are_not_held_in_memory(shop: Workshop, context: Path) -> None:
+    """All steps are planned before the first one runs. The last cannot be, so none does."""
+    for number in range(500):
+        (context / f"a-file-of-the-context-{number}").touch()
+    lines = "".join(f"COPY . /copy-{number}/\n" for number in range(120))
+    tracemalloc.start()
+    try:
+        assert "there is no missing" in await refusal(shop, context, f"FROM scratch\n{lines}COPY missing /\n")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 12_000_000
 
 
 async def test_copies_do_not_follow_links_out_of_the_context(

@@ -9,8 +9,32 @@ import pytest
 from typer.main import get_command
 
 from cloister.app.settings import FileSettings
+from cloister.app.verbs.records import (
+    BackgroundCommand,
+    EnvironmentInfo,
+    Explained,
+    ForgeCheck,
+    LocalModel,
+    MadeToken,
+    PolicyVerdict,
+    TokenInfo,
+)
+from cloister.cli.checkup import Finding
 from cloister.cli.entry import app
 from cloister.cli.lazy import COMMANDS
+from cloister.core.budget import Account
+from cloister.core.computer import Entry
+from cloister.core.events import ChangeDelivered
+from cloister.egress.packages import Meaning
+from cloister.environment.api import Plan
+from cloister.log.audit.entry import AuditEntry
+from cloister.log.audit.verify import Verdict
+from cloister.policy.api import Layer
+from cloister.runs.attempts.compare import Compared
+from cloister.runs.attempts.tree import TreeView
+from cloister.runs.receipt import Receipt
+from cloister.sandbox.api import SandboxInfo, SnapshotInfo
+from cloister.sandbox.templates.catalog import TemplateInfo
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "guest").glob("*.md")])
@@ -82,3 +106,41 @@ def test_the_pages_for_beginners_show_commands() -> None:
     shown = {name: len(_typed_commands(ROOT / name)) for name in ("README.md", "docs/quickstart.md")}
     assert shown["README.md"] >= 3
     assert shown["docs/quickstart.md"] >= 15
+
+
+RECORDS: dict[str, type[msgspec.Struct]] = {
+    "pr": ChangeDelivered,
+    "tree": TreeView,
+    "compare": Compared,
+    "receipt": Receipt,
+    "audit show": AuditEntry,
+    "audit verify": Verdict,
+    "budget": Account,
+    "sandbox create": SandboxInfo,
+    "sandbox commands": BackgroundCommand,
+    "sandbox files": Entry,
+    "snapshot show": SnapshotInfo,
+    "template show": TemplateInfo,
+    "env show": Plan,
+    "env check": EnvironmentInfo,
+    "model list": LocalModel,
+    "policy explain": Explained,
+    "policy check": Layer,
+    "policy test": PolicyVerdict,
+    "policy sets": Meaning,
+    "forge check": ForgeCheck,
+    "token add": MadeToken,
+    "token list": TokenInfo,
+    "doctor": Finding,
+}
+"""Command → the record that it prints with `--json`."""
+
+
+def test_every_field_that_a_command_prints_as_json_is_documented() -> None:
+    text = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    table = text[text.index("## JSON") :]
+    for command, record in RECORDS.items():
+        cells = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
+        (fields,) = [cell[2] for cell in cells if f"`{command}`" in cell[1]]
+        named = set(re.findall(r"`(\w+)`", fields))
+        assert named == set(record.__struct_encode_fields__), command

@@ -119,6 +119,8 @@ class Evidence:
     baseline: tuple[Diagnosis, ...]
     goals: Goals | None = None
     """What must be green in the end; None is every check."""
+    elsewhere: Callable[[str], Awaitable[bool]] | None = None
+    """True for a commit whose proof has an environment of its own: its checks in the attempt's sandbox may lack packages."""
     allowed: tuple[str, ...] = ()
     """Patterns of test files that the task may change."""
     review: Review | None = None
@@ -331,7 +333,7 @@ class Evidence:
         may_be_old = self.commit not in (self.base, self._disproven) and bool(
             left_over(self.comparison, self.goals)
         )
-        if told and not may_be_old:
+        if told and not may_be_old and not await self._is_proven_elsewhere():
             return f"the checks are not green.\n{tell(self.comparison, self._report)}"
         if self.commit == self.base:
             return ""  # without a change, the baseline is the proof
@@ -349,6 +351,11 @@ class Evidence:
         if self.review is not None and await self.review(self.commit, claim.summary):
             return _OBJECTIONS
         return ""
+
+    async def _is_proven_elsewhere(self) -> bool:
+        """True if only the proof can tell: the change names other packages than the attempt's sandbox has."""
+        new = self.elsewhere is not None and self.commit not in (self.base, self._disproven)
+        return new and self.elsewhere is not None and await self.elsewhere(self.commit)
 
     def _only_here(self) -> str:
         """Why a proof can fail although the checks are green in the attempt's own sandbox."""

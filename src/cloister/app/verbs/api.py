@@ -386,9 +386,17 @@ class TemplateVerbs(Protocol):
 
     @needs("admin", "POST environments")
     async def set_up(
-        self, repo: str, ref: str | None = None, setup: str = "auto", report: Report = no_report
+        self,
+        repo: str,
+        ref: str | None = None,
+        setup: str = "auto",
+        report: Report = no_report,
+        settings: str = "",
     ) -> EnvironmentInfo:
-        """Detect, build and check the environment of a repository, as a run would; a failure is a part of the result."""
+        """Detect, build and check the environment of a repository, as a run would; a failure is a part of the result.
+
+        `settings` is the text of a `.cloister/config.toml` that takes the place of the committed one.
+        """
         ...
 
     @needs("operator", "GET templates/{name}/log")

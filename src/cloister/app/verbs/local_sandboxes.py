@@ -369,13 +369,18 @@ class LocalTemplates(Group):
         return info
 
     async def set_up(
-        self, repo: str, ref: str | None = None, setup: str = "auto", report: Report = no_report
+        self,
+        repo: str,
+        ref: str | None = None,
+        setup: str = "auto",
+        report: Report = no_report,
+        settings: str = "",
     ) -> EnvironmentInfo:
         request = NewRun("set-up", repo, ref, setup=setup)
         if problem := check_new_run(request):
             raise UserError("bad_run", problem)
         async with self._parts.machine() as app:
-            made, found = await app.set_up(request, report)
+            made, found = await app.set_up(request, report, settings)
         works = not made.problem and not any(one.not_run for one in found)
         name = made.template.name
         await self._note("EnvironmentPrepared", template=name, repo=repo, problem=made.problem)

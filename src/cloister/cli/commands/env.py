@@ -65,12 +65,18 @@ def check(
         put_json(made)
     else:
         _told(made)
-        for line in made.checks or ("no checks: name them in .cloister/config.toml, or with --check",):
-            put(one_line(line, 400))
+        _checked(made)
     raise typer.Exit(0 if made.works and made.checks else 1)
 
 
-def _set_up(ctx: typer.Context, repo: str, ref: str | None, setup: str) -> "EnvironmentInfo":
+def _checked(made: "EnvironmentInfo") -> None:
+    for line in made.checks or ("no checks: name them in .cloister/config.toml, or with --check",):
+        put(one_line(line, 400))
+
+
+def _set_up(
+    ctx: typer.Context, repo: str, ref: str | None, setup: str, settings: str = ""
+) -> "EnvironmentInfo":
     from cloister.cli.failures import log_to
     from cloister.cli.request import repository
     from cloister.cli.screen.screen import Progress
@@ -80,7 +86,7 @@ def _set_up(ctx: typer.Context, repo: str, ref: str | None, setup: str) -> "Envi
 
     async def work(verbs: "Verbs") -> "EnvironmentInfo":
         await check_shared_path(ctx, found)
-        return await verbs.templates.set_up(found, ref, setup, Progress())
+        return await verbs.templates.set_up(found, ref, setup, Progress(), settings)
 
     return perform(ctx, work)
 
@@ -102,8 +108,11 @@ def init(
     ctx: typer.Context,
     repo: Repo = ".",
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
+    prove: Annotated[
+        bool, typer.Option("--prove/--no-prove", help="Set it up in a sandbox and run the checks once.")
+    ] = True,
 ) -> None:
-    """Write `.cloister/config.toml` from what is detected in a repository."""
+    """Write `.cloister/config.toml` from what is detected in a repository, and prove it in a sandbox."""
     from cloister.core.errors import UserError
     from cloister.core.repository import FILES
     from cloister.environment.explain import settings_text
@@ -117,12 +126,16 @@ def init(
     if path.is_symlink() or path.parent.is_symlink():
         raise UserError("bad_path", f"{path} is a link: remove it first.")
     path.parent.mkdir(exist_ok=True)
-    path.write_text(settings_text(plan), encoding="utf-8")
-    put(
-        f"Wrote {path}. Commit it: runs read it from the commit they start from. Prove it: cloister env check"
-    )
+    text = settings_text(plan)
+    path.write_text(text, encoding="utf-8")
+    put(f"Wrote {path}. Commit it: runs read it from the commit they start from.")
     for note in plan.notes:
         put(f"Note: {note}.")
+    if prove:
+        made = _set_up(ctx, repo, None, "auto", text)
+        _told(made)
+        _checked(made)
+        raise typer.Exit(0 if made.works and made.checks else 1)
 
 
 def _plan(ctx: typer.Context, repo: str) -> "Plan":

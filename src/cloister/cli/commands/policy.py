@@ -184,7 +184,7 @@ def sets(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the hosts behind the named sets: connect:@pypi, @npm, @debian, @crates, @go."""
+    """Show the hosts behind the named sets: connect:@pypi, @npm, @debian, @maven and others."""
     from cloister.policy.api import SET_NAMES
 
     async def work(verbs: "Verbs", name: str) -> "Meaning":

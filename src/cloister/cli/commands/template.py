@@ -158,11 +158,13 @@ def _line(info: "TemplateInfo") -> str:
     from cloister.runs.event_text.lines import seconds
 
     kind, origin = source(info.recipe)
-    ready = "no"
+    ready = "failed" if info.failed else "no"
+    if info.about is not None and not info.about.git:
+        origin = f"{origin} (no git: no run can start from it)"
     if info.about is not None:
         ready = (
             "yes"
             if not info.about.built_at
             else f"{seconds(max(0.0, time.time() - info.about.built_at))} ago"
         )
-    return f"{info.name:<20} {kind:<13} {ready:<14} {one_line(origin, 72)}"
+    return f"{info.name:<20} {kind:<13} {ready:<14} {one_line(origin, 96)}"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from cloister.environment.api import AptPackage, Line, Manager, Note, Step, Toolchain, Used
+from cloister.environment.api import AptPackage, Line, Manager, Note, Registry, Step, Toolchain, Used
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project
 from cloister.environment.versions import parse
@@ -17,6 +17,8 @@ _MAVEN = re.compile(
 _GRADLE = re.compile(
     r"(JavaLanguageVersion\.of|jvmToolchain|languageVersion|sourceCompatibility|release)\b[\s=.(\"'A-Za-z]{0,40}?_?(?:1[._])?(\d{1,2})\b"
 )
+_WRAPPER = "gradle/wrapper/gradle-wrapper.properties"
+_DISTRIBUTION = re.compile(r"(?m)^distributionUrl=https\\?://([A-Za-z0-9.-]{1,120})/")
 _BUILDS = ("build.gradle.kts", "build.gradle", "settings.gradle.kts", "settings.gradle")
 
 
@@ -55,10 +57,9 @@ def _named(project: Project, maven: bool) -> Named | None:
 
 
 def _maven(project: Project, manifest: str) -> Iterator[Line]:
-    wrapper = project.first("mvnw")
     yield Manager("maven", "3.8", "debian", manifest)
     yield AptPackage("maven", manifest)
-    yield from _outside("Maven", wrapper)
+    yield Registry("@maven", manifest)
     yield Step("mvn -B -q -DskipTests test-compile", manifest, project.at)
 
 
@@ -69,13 +70,9 @@ def _gradle(project: Project, manifest: str) -> Iterator[Line]:
     )
     if wrapper is None:
         yield AptPackage("gradle", manifest)
-    yield from _outside("Gradle", wrapper)
+    yield Registry("@maven", manifest)
+    if wrapper is not None and (found := _DISTRIBUTION.search(project.text(_WRAPPER))):
+        yield Note(
+            f"{wrapper} downloads Gradle from {found[1]}: allow it with --allow-host {found[1]}, or set-up fails"
+        )
     yield Step(f"{'./gradlew' if wrapper else 'gradle'} --no-daemon -q testClasses", manifest, project.at)
-
-
-def _outside(tool: str, wrapper: str | None) -> Iterator[Line]:
-    also = f", and {wrapper} downloads {tool} itself" if wrapper else ""
-    yield Note(
-        f"{tool} takes packages from hosts that are no named set of the policy{also}: "
-        "allow them with --allow-host HOST, or set-up fails"
-    )

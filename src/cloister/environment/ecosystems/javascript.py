@@ -39,6 +39,15 @@ _DOWNLOADS = {
 """Packages that download programs from hosts that are no registry, and the variable that prevents it."""
 
 
+_YARN_1 = (
+    "cp yarn.lock /tmp/yarn.lock && r=$(npm config get registry) && "
+    """sed -i -E "s#^(  resolved \\")https?://[^/]+/(.+/-/)#\\1${r%/}/\\2#" yarn.lock && """
+    "yarn install --non-interactive --frozen-lockfile; s=$?; cp /tmp/yarn.lock yarn.lock; exit $s"
+)
+"""Its lock file names the host of every package; they come from the registry that this machine uses instead, and the
+digests in the lock file still decide."""
+
+
 def plan(project: Project, hints: Hints) -> Iterator[Line]:
     """What a directory with `package.json` needs."""
     if not project.has("package.json"):
@@ -109,9 +118,13 @@ def _manager(project: Project, manager: str, hints: Hints, lock: str | None) -> 
     version = version if re.fullmatch(r"\d[\w.-]{0,40}", version) else _usual(project, manager)
     yield Manager(manager, version, "npm", why)
     package = "@yarnpkg/cli-dist" if manager == "yarn" and not version.startswith("1") else manager
-    install = shlex.quote(f"{package}@{version}" if version else package)
     # npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools.
-    yield Step(f"npm install -g --silent --prefix {TOOLS} {install}", why, stage="tools")
+    npm = f"npm install -g --loglevel=error --prefix {TOOLS}"
+    command = f"{npm} {shlex.quote(f'{package}@{version}' if version else package)}"
+    major = version.partition(".")[0]
+    if major != version:  # not every release is in every registry
+        command += f" || {npm} {shlex.quote(f'{package}@{major}')}"
+    yield Step(command, why, stage="tools")
 
 
 def _usual(project: Project, manager: str) -> str:
@@ -130,8 +143,10 @@ def _install(project: Project, manager: str, lock: str | None) -> str:
             return f"pnpm install {'--frozen-lockfile' if lock else '--no-lockfile'}"
         case "yarn" if project.has(".yarnrc.yml"):
             return "yarn install --immutable"
+        case "yarn" if lock:
+            return _YARN_1
         case "yarn":
-            return f"yarn install --non-interactive {'--frozen-lockfile' if lock else '--no-lockfile'}"
+            return "yarn install --non-interactive --no-lockfile"
         case "bun":
             return f"bun install {'--frozen-lockfile' if lock else '--no-save'}"
         case _:

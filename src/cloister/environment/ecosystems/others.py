@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from cloister.environment.api import AptPackage, Line, Manager, Note, Step, Toolchain, Used
+from cloister.environment.api import AptPackage, Line, Manager, Registry, Step, Toolchain, Used
 from cloister.environment.ecosystems.python import tools
 from cloister.environment.hints import Hints
 from cloister.environment.listing import Project
@@ -34,9 +34,7 @@ def _elixir(project: Project, hints: Hints) -> Iterator[Line]:
     )
     if project.has("mix.lock"):
         yield Manager("mix", _ELIXIR, "debian", manifest)
-        yield Note(
-            "mix takes packages from hosts that are no named set of the policy: allow them with --allow-host HOST, or set-up fails"
-        )
+        yield Registry("@hex", project.path("mix.lock"))
         yield Step("mix local.hex --force --if-missing && mix deps.get", project.path("mix.lock"), project.at)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from cloister.environment.api import AptPackage, Line, Manager, Note, Step, Toolchain, Used
+from cloister.environment.api import AptPackage, Line, Manager, Registry, Step, Toolchain, Used
 from cloister.environment.hints import Hints
 from cloister.environment.listing import Project, string, table
 from cloister.environment.versions import satisfies
@@ -49,7 +49,5 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
             yield AptPackage(package, f"{name} in {manifest}")
     yield Manager("composer", "2.5", "debian", manifest)
     if any("/" in name for name in every):
-        yield Note(
-            "Composer takes packages from hosts that are no named set of the policy: allow them with --allow-host HOST, or set-up fails"
-        )
+        yield Registry("@composer", lock or manifest)
         yield Step("composer install --no-interaction --no-progress --quiet", lock or manifest, project.at)

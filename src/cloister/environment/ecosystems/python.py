@@ -302,9 +302,12 @@ def _hatch(envs: Table) -> Iterator[str]:
 def tools(*packages: str, why: str) -> Iterator[Line]:
     """Install wheels that hold programs, beside Python's own environment."""
     yield Registry("@pypi", why)
-    yield Step(f"test -x {TOOLS}/bin/pip || python3 -m venv {TOOLS}", why, stage="tools")
+    # A pip of its own would take longer to unpack than the packages to install.
+    made = f"test -x {TOOLS}/bin/python3 || /usr/bin/python3 -m venv --without-pip {TOOLS}"
+    yield Step(made, why, stage="tools")
     names = " ".join(shlex.quote(package) for package in packages)
-    yield Step(f"{TOOLS}/bin/pip install -q --disable-pip-version-check {names}", why, stage="tools")
+    pip = f"/usr/bin/python3 -m pip --python {TOOLS}/bin/python3"
+    yield Step(f"{pip} install -q --disable-pip-version-check {names}", why, stage="tools")
     yield Variable("PATH", f"{TOOLS}/bin:$PATH", why)
 
 
@@ -377,7 +380,7 @@ def _exported(wants: _Wants) -> str:
             return f"uv export -q --frozen --no-hashes --all-packages{groups}{extras} | "
         case "poetry":
             poetry = groups.replace("--group", "--with") + extras.replace("--extra", "--extras")
-            return f"poetry export -q --without-hashes{poetry} | "
+            return f"poetry export --without-hashes{poetry} | "  # with `-q` it prints nothing at all
         case "pdm":
             return (
                 f"pdm export -f requirements --no-hashes{groups.replace('--group', '-G')} --editable-self | "

@@ -3,7 +3,17 @@
 import re
 from collections.abc import Iterator
 
-from cloister.environment.api import HOME, AptPackage, Line, Manager, Note, Step, Toolchain, Used, Variable
+from cloister.environment.api import (
+    HOME,
+    AptPackage,
+    Line,
+    Manager,
+    Registry,
+    Step,
+    Toolchain,
+    Used,
+    Variable,
+)
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project
 from cloister.environment.versions import satisfies
@@ -43,8 +53,6 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
             yield AptPackage(package, f"the gem {gem} needs it")
     yield Manager("bundler", "2.3", "debian", manifest)
     yield Variable("BUNDLE_PATH", f"{HOME}/gems", manifest)
-    yield Note(
-        "Bundler takes gems from hosts that are no named set of the policy: allow them with --allow-host HOST, or set-up fails"
-    )
     if project.has("Gemfile"):
+        yield Registry("@gems", manifest)
         yield Step("bundle install --quiet", manifest, project.at)

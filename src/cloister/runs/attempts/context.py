@@ -158,8 +158,7 @@ class AttemptSandboxes:
             self.journal.show(Progress("template", fraction, note))
 
         setup, cpus = self.setup, self.services.quota.cpus
-        own = SetUp(self.services, self.journal, setup.request)
-        site = Site(setup.request.repo, setup.bare, commit)
+        own, site = self._own_setup(commit)
         async with (
             own.proving(setup.base, site, setup.template, report) as template,
             self._open(template) as sandbox,
@@ -172,6 +171,16 @@ class AttemptSandboxes:
             task = Task(checks, baseline, known, goals, allowed, cpus, later)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(sandbox, task, show)
+
+    async def proves_elsewhere(self, commit: str) -> bool:
+        """True if the change touches what the attempt's environment was made from."""
+        own, site = self._own_setup(commit)
+        return await own.is_touched(self.setup.base, site, self.setup.template)
+
+    def _own_setup(self, commit: str) -> tuple[SetUp, Site]:
+        setup = self.setup
+        site = Site(setup.request.repo, setup.bare, commit)
+        return SetUp(self.services, self.journal, setup.request), site
 
     @asynccontextmanager
     async def _open(self, template: str | None = None) -> AsyncGenerator[Sandbox]:

@@ -322,6 +322,7 @@ class Attempts:
             checks=known.checks if known else (),
             baseline=known.diagnoses if known else (),
             goals=known.goals if known else None,
+            elsewhere=self._sandboxes.proves_elsewhere,
             later=None if known else setup.results,
             allowed=setup.request.allow_test_changes,
             review=partial(self._review, Adviser(paying, journal, number)),

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from cloister.core.addresses import canonical_repository
 from cloister.core.computer import WORK_DIR, Command, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
-from cloister.core.events import ConnectionDecided, EnvironmentPrepared
+from cloister.core.events import ConnectionClosed, ConnectionDecided, EnvironmentPrepared
 from cloister.core.ids import SandboxId
 from cloister.core.log import Journal
 from cloister.core.repository import FILES as SETTINGS
@@ -35,7 +35,7 @@ from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
 from cloister.environment.api import HOME, Plan, Step
 from cloister.environment.detect import detect
-from cloister.environment.installers import Refusal, explain
+from cloister.environment.installers import TRIALS, Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
 from cloister.forge.plain_git import find_checkout, is_url
@@ -61,6 +61,8 @@ SETUP_SECONDS = 2_400.0
 """Limit of one layer's build."""
 _STEP_SECONDS = 1_800.0
 _WARM_SECONDS = 900.0
+_TRIAL_SECONDS = 60.0
+_ROUNDS = 3
 _TTL_SECONDS = 7_200.0
 _KEPT_SECONDS = 14 * 86_400.0
 _KEPT = 24
@@ -120,25 +122,37 @@ class Prepared(NamedTuple):
         return told(self.plan)
 
 
-async def listing(site: Site, settings_of: str = "") -> tuple[Listing, Mapping[str, read.Blob]]:
-    """The files of the commit as detection sees them, and their objects; its settings are those of `settings_of`."""
+async def listing(
+    site: Site, settings_of: str = "", settings: str = ""
+) -> tuple[Listing, Mapping[str, read.Blob]]:
+    """The files of the commit as detection sees them, and their objects.
+
+    Its settings are those of the commit `settings_of`, or the text `settings`, which is not committed yet.
+    """
     files = await read.blobs(site.bare, site.commit)
-    if settings_of:
-        settings = await read.blobs(site.bare, settings_of)
+    if settings_of or settings:
         files = {name: blob for name, blob in files.items() if name not in SETTINGS}
-        files |= {name: settings[name] for name in SETTINGS if name in settings}
+    if settings_of:
+        those = await read.blobs(site.bare, settings_of)
+        files |= {name: those[name] for name in SETTINGS if name in those}
     texts = await read.texts(site.bare, {name: files[name] for name in wanted(files)})
+    if settings:
+        data = settings.encode()
+        # The name that git gives to it: the environment is found again when it is committed.
+        oid = hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+        files |= {SETTINGS[1]: read.Blob(oid, len(data))}
+        texts = {**texts, SETTINGS[1]: settings}
     return await anyio.to_thread.run_sync(collect, files, texts.get), files
 
 
 async def planned(
-    site: Site, setup: str = "auto", settings_of: str = ""
+    site: Site, setup: str = "auto", settings_of: str = "", settings: str = ""
 ) -> tuple[Plan, Mapping[str, read.Blob]]:
     """The plan of the commit. A `setup` other than `auto` and `off` is a command in place of the detected ones.
 
     A proof takes the settings of the base: a change must not decide the environment in which it is judged.
     """
-    listed, files = await listing(site, settings_of)
+    listed, files = await listing(site, settings_of, settings)
     plan = await anyio.to_thread.run_sync(detect, listed)
     if unknown := [one for one in plan.services if one not in setup_services.known(plan.services)]:
         notes = (f"there is no service {one.name} here ({one.why})" for one in unknown)
@@ -207,19 +221,25 @@ class Outlet:
     record: Record
     quota: Quota
     denied: list[ConnectionDecided] = field(default_factory=list[ConnectionDecided])
+    allowed: list[ConnectionDecided] = field(default_factory=list[ConnectionDecided])
+    answered: set[tuple[str, int]] = field(default_factory=set[tuple[str, int]])
 
     @asynccontextmanager
     async def opened(
         self, template: str, env: Mapping[str, str], sets: frozenset[str]
     ) -> "AsyncGenerator[Inside]":
         """A sandbox whose proxy allows `sets` until `shut`; every deny of the run's rules holds."""
-        source = "set-up: the plan of the repository"
-        rules = tuple(Rule(f"connect:@{name}", "allow", source) for name in sorted(sets))
-        # Next to the built-in rules: no layer has to delegate it, and every layer can deny it.
-        wide = self.outfit(
-            (*self.policy[:1], Layer("set-up", rules, may_widen=True), *self.policy[1:]), self._heard
-        )
-        inside = Inside(wide, self.outfit(self.policy, self._heard))
+
+        def make(hosts: Iterable[str]) -> Outfit:
+            source = "set-up: the plan of the repository"
+            named = (*(f"@{name}" for name in sorted(sets)), *hosts)
+            rules = tuple(Rule(f"connect:{one}", "allow", source) for one in named)
+            # Next to the built-in rules: no layer has to delegate it, and every layer can deny it.
+            policy = (*self.policy[:1], Layer("set-up", rules, may_widen=True), *self.policy[1:])
+            return self.outfit(policy, self._heard)
+
+        wide = make(())
+        inside = Inside(wide, make, self.outfit(self.policy, self._heard))
         spec = SandboxSpec(template, quota=self.quota, ttl_seconds=_TTL_SECONDS, kept=True)
         spec = msgspec.structs.replace(spec, env={**await wide.env(), **env})
         async with self.host.open(spec, inside.serve) as sandbox:
@@ -228,20 +248,40 @@ class Outlet:
             yield inside
 
     async def _heard(self, sandbox: SandboxId, body: DoorEvent) -> None:
-        if isinstance(body, ConnectionDecided) and body.effect == "deny":
-            self.denied.append(body)
+        if isinstance(body, ConnectionDecided):
+            (self.denied if body.effect == "deny" else self.allowed).append(body)
+        elif isinstance(body, ConnectionClosed) and body.received_bytes:
+            self.answered.add((body.host, body.port))
         await self.record(sandbox, body)
+
+    def silent(self, since: int) -> str:
+        """The first host that was allowed since then and never answered; empty if all did."""
+        hosts = ((one.host, one.port) for one in self.allowed[since:])
+        found = next((one for one in hosts if one not in self.answered), None)
+        return f"{one_line(found[0], 100)}:{found[1]} cannot be reached from this machine" if found else ""
 
 
 class Inside:
     """A sandbox of set-up. `shut` closes the registries."""
 
-    def __init__(self, wide: Outfit, narrow: Outfit) -> None:
-        self._now, self._narrow = wide, narrow
+    def __init__(self, wide: Outfit, make: Callable[[Iterable[str]], Outfit], narrow: Outfit) -> None:
+        self._now, self._make, self._narrow = wide, make, narrow
         self.sandbox: Sandbox
 
     def shut(self) -> None:
         self._now = self._narrow
+
+    @property
+    def unknown(self) -> frozenset[str]:
+        """Registries whose hosts no client of this machine tells."""
+        return self._now.empty_sets
+
+    async def widen(self, hosts: Iterable[str]) -> None:
+        """Also allow these hosts, given as `HOST:PORT`."""
+        now = self._make(hosts)
+        await now.env()
+        await now.put_on(self.sandbox)
+        self._now = now
 
     async def serve(self, sandbox: SandboxId, stream: ByteStream) -> None:
         await self._now.serve(sandbox, stream)
@@ -257,6 +297,8 @@ class Environments:
     """The run's own checks; empty: they are found."""
     proof: str = ""
     """The commit whose proof it is for: another run must not start from what an unfinished change installed."""
+    settings: str = ""
+    """Settings that are not committed yet."""
 
     async def prepare(
         self, site: Site, below: Built, plan: Plan, files: Mapping[str, read.Blob], report: Report
@@ -274,7 +316,9 @@ class Environments:
             if isinstance(error, HostError) and error.code == "no_disk":
                 raise
             why = error.message.rstrip(".")
-            return Prepared(below, plan, built, anyio.current_time() - started, f"{why}.")
+            # The tools alone help, unless their Python hides the base's with its packages.
+            usable = below if any(one.name == "VIRTUAL_ENV" for one in plan.env) else template
+            return Prepared(usable, plan, built, anyio.current_time() - started, f"{why}.")
         if built:
             await prune(self.workshop)
         return Prepared(template, plan, built, anyio.current_time() - started)
@@ -288,7 +332,8 @@ class Environments:
         new = found is None or not await self._is_whole(found, report)
         if found is None or new:
             logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
-            maker = _Maker(self.outlet, recipe, below, plan, site, self.checks, not self.proof)
+            warm = not self.proof
+            maker = _Maker(self.outlet, recipe, below, plan, site, self.checks, warm, self.settings)
             found = await templates.build(name, maker.make, report, again=new)
             await self.workshop.host.prepare(name, report)
         with suppress(OSError):
@@ -318,6 +363,7 @@ class _Maker:
     site: Site
     checks: tuple[str, ...]
     warm: bool = True
+    settings: str = ""
 
     async def make(self, work: Build) -> About:
         env = self._env()
@@ -356,6 +402,7 @@ class _Maker:
 
     async def _own(self, work: Build, inside: Inside) -> About:
         sandbox, commit = inside.sandbox, self.site.commit
+        await self._find_registries(work, inside)
         work.tell(0.05, f"cloning {commit[:7]}")
         await workspace.put(sandbox, self.site.bare, commit)
         start = ""
@@ -368,7 +415,8 @@ class _Maker:
         rest = [step for step in self.plan.steps if step.stage != "tools"]
         await self._steps(work, sandbox, rest, 0.2)
         inside.shut()
-        checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
+        async with _placed(sandbox, self.settings):
+            checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
         if self.plan.services:
             await self._run(
                 work, sandbox, _root(setup_services.stop(self.plan.services)), "stopping services", 0.88
@@ -376,6 +424,25 @@ class _Maker:
         await workspace.disown(sandbox)
         about = self.below.about
         return msgspec.structs.replace(about, commit=commit, checks=checks, baseline=baseline, start=start)
+
+    async def _find_registries(self, work: Build, inside: Inside) -> None:
+        """Open the registries that no client of this machine knows, as the clients in the sandbox know them.
+
+        Nothing of the repository is there yet, so it cannot choose the hosts.
+        """
+        hosts: dict[str, None] = {}
+        for name in sorted(inside.unknown & TRIALS.keys()):
+            script = f"cd $(mktemp -d) && {TRIALS[name][1]}"
+            for _ in range(_ROUNDS):  # a registry may keep its files elsewhere
+                work.tell(0.02, f"looking for the registry of {TRIALS[name][0]}")
+                before = len(self.outlet.denied)
+                command = Command(("/bin/sh", "-c", script), cwd="/", seconds=_TRIAL_SECONDS)
+                done = await inside.sandbox.run(command)
+                asked = dict.fromkeys(f"{one.host}:{one.port}" for one in self.outlet.denied[before:])
+                if done.ok or asked.keys() <= hosts.keys():
+                    break
+                hosts |= asked
+                await inside.widen(hosts)
 
     async def _steps(self, work: Build, sandbox: Sandbox, steps: list[Step], at: float) -> None:
         if steps:
@@ -397,7 +464,7 @@ class _Maker:
         """Run a command with its last line as progress. Raises `UserError` (`setup_failed`)."""
         shown = one_line(name, 60)
         work.tell(at, shown)
-        refused = len(self.outlet.denied)
+        refused, allowed = len(self.outlet.denied), len(self.outlet.allowed)
         command = msgspec.structs.replace(command, seconds=_STEP_SECONDS)
         why = await work.run_inside(
             sandbox, command, lambda line: work.report(at, f"{shown}: {one_line(line, 80)}")
@@ -406,7 +473,9 @@ class _Maker:
             work.note(f"== the proxy refused {body.host}:{body.port}: {body.rule}")
         if why:
             refusals = (Refusal(one.host, one.port, one.rule) for one in self.outlet.denied[refused:])
-            told = explain(command.argv[-1] if command.argv[:2] == _BASH else name, refusals)
+            line = command.argv[-1] if command.argv[:2] == _BASH else name
+            opened = {one.set.removeprefix("@") for one in self.plan.registries}
+            told = explain(line, refusals, opened) or self.outlet.silent(allowed)
             log = f"`cloister template log {work.name}`"
             raise UserError("setup_failed", f"`{shown}` failed {why} ({log}){told and '. ' + told}")
 
@@ -427,6 +496,17 @@ class _Maker:
             return checks, await run_on_base(sandbox, checks, "warm", show, cpus=cpus)
         work.note(f"== the checks took more than {_WARM_SECONDS:g} s and were stopped")
         return (), ()
+
+
+@asynccontextmanager
+async def _placed(sandbox: Sandbox, settings: str) -> AsyncGenerator[None]:
+    """Put settings that are not committed yet where the checks are looked for."""
+    path = f"{WORK_DIR}/{SETTINGS[1]}"
+    if settings:
+        await sandbox.write(path, settings.encode())
+    yield
+    if settings:
+        await sandbox.run(Command(("rm", "-f", "--", path), cwd=WORK_DIR))
 
 
 def _root(script: str) -> Command:
@@ -480,7 +560,7 @@ class SetUp:
     @asynccontextmanager
     async def proving(self, base: str, site: Site, now: str, report: Report) -> AsyncGenerator[str]:
         """The template for a proof: `now`, or one of its own if the change touches what `now` was made from."""
-        if not await self._is_touched(base, site, now):
+        if not await self.is_touched(base, site, now):
             yield now
             return
         warming = self.services.warming
@@ -488,13 +568,14 @@ class SetUp:
         made = await self.prepare(site, below, report, base)
         own = made.name.startswith(PREFIX) and made.name != now
         try:
-            yield now if made is below else made.name
+            yield made.name if made.name.startswith(PREFIX) else now
         finally:
             if own:
                 with anyio.CancelScope(shield=True), suppress(CloisterError):
                     await warming.workshop.templates.remove(made.name)
 
-    async def _is_touched(self, base: str, site: Site, now: str) -> bool:
+    async def is_touched(self, base: str, site: Site, now: str) -> bool:
+        """True if the change from `base` touches what the environment `now` was made from."""
         templates = self.services.warming.workshop.templates
         template = templates.built(now)
         if template is None or not applies(self.request, template):
@@ -509,9 +590,12 @@ class SetUp:
 
 
 async def set_up_repository(
-    services: RunServices, record: Record, request: NewRun, report: Report
+    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
 ) -> tuple[Prepared, tuple[Diagnosis, ...]]:
-    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result."""
+    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result.
+
+    `settings` take the place of the committed ones.
+    """
     workshop = services.warming.workshop
     name = hashlib.sha256(request.repo.encode()).hexdigest()[:16]
     workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -524,10 +608,11 @@ async def set_up_repository(
         outlet = Outlet(services.host, outfit, policy, record, governed.quota)
         site = Site(request.repo, bare, base.commit)
         below = await workshop.prepare(request.template, report)
-        plan, files = await planned(site, request.setup)
+        plan, files = await planned(site, request.setup, settings=settings)
         if plan.template is not None:
             below = await workshop.prepare(plan.template, report)
-        made = await Environments(workshop, outlet).prepare(site, below, plan, files, report)
+        environments = Environments(workshop, outlet, settings=settings)
+        made = await environments.prepare(site, below, plan, files, report)
         known = made.template.about
         if known.commit == base.commit and known.baseline and not request.checks:
             return made, known.baseline
@@ -535,9 +620,10 @@ async def set_up_repository(
         async with outlet.opened(made.template.name, {}, frozenset()) as inside:
             inside.shut()
             await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
-            checks = request.checks or await find_checks(inside.sandbox)
             cpus = governed.quota.cpus
-            return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
+            async with _placed(inside.sandbox, settings):
+                checks = request.checks or await find_checks(inside.sandbox)
+                return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
 
 
 def _quiet(check: str, stream: Stream, data: bytes) -> None:

@@ -478,7 +478,7 @@ class DockerfileBuilder(ImageBuilder):
             )
         into = target.endswith(("/", "/.")) or target == "." or len(sources) > 1
         path = _joined(state.cwd, target)
-        texts = {f"<<{text.name}": _heredoc(text, state) for text in each.heredocs}
+        texts = {f"<<{text.name}": _heredoc(text, state, each) for text in each.heredocs}
         written = [
             context.text_member(f"{path}/{source[2:]}" if into else path, texts[source])
             for source in sources
@@ -631,10 +631,20 @@ def _script(each: Instruction) -> str:
     return "\n".join([each.rest, *(f"{text.text}{text.name}" for text in texts)])
 
 
-def _heredoc(text: syntax.Heredoc, state: State) -> str:
+def _heredoc(text: syntax.Heredoc, state: State, each: Instruction) -> str:
     if not text.expands:
         return text.text
-    return _PLAIN_VARIABLE.sub(lambda found: state.values.get(found[1] or found[2], ""), text.text)
+    left = syntax.TEXT_BYTES
+
+    def value(found: re.Match[str]) -> str:
+        nonlocal left
+        made = state.values.get(found[1] or found[2], "")
+        left -= len(made)
+        if left < 0:
+            raise each.bad(f"the variables of a text expand to more than {syntax.TEXT_BYTES:,} characters.")
+        return made
+
+    return _PLAIN_VARIABLE.sub(value, text.text)
 
 
 def _joined(cwd: str, path: str) -> str:

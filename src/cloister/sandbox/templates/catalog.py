@@ -49,6 +49,8 @@ class TemplateInfo(msgspec.Struct, frozen=True):
     ready: bool
     about: About | None = None
     """About the newest build; None before the first."""
+    failed: bool = False
+    """True if it is not ready because its last build failed; see its log."""
 
 
 _DISK = building.DiskReserve()
@@ -96,7 +98,13 @@ class Templates:
         """Raises `UserError` (`unknown_template`, `bad_template`)."""
         recipe = self.recipe(name)
         built = self.current(name)
-        return TemplateInfo(name, recipe, built is not None, built.about if built else None)
+        failed = built is None and self._has_failed(name)
+        return TemplateInfo(name, recipe, built is not None, built.about if built else None, failed)
+
+    def _has_failed(self, name: str) -> bool:
+        with suppress(FileNotFoundError, UserError):
+            return f"\n{self.log(name)}".rpartition("\n== ")[2].startswith("failed: ")
+        return False
 
     def built(self, name: str) -> Built | None:
         """The build that a sandbox of `name` starts from: of its recipe, or of an older one until that is built.

@@ -1,6 +1,7 @@
 """Routes of templates: list, describe, build, remove; and of the environments of repositories."""
 
 import logging
+from collections.abc import Awaitable
 from typing import Annotated
 
 import msgspec
@@ -13,6 +14,7 @@ from cloister.app.verbs.records import EnvironmentInfo
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.runs.attempts.verify import Verified
+from cloister.sandbox.api import Report
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
 from cloister.server.bodies import ProgressLines
@@ -49,6 +51,8 @@ class NewEnvironment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str | None = None
     setup: str = "auto"
     """`auto`, or a command line in place of the detected ones."""
+    settings: Annotated[str, msgspec.Meta(max_length=262_144)] = ""
+    """The text of a `.cloister/config.toml` that takes the place of the committed one."""
     progress: bool = False
     """Answer JSON lines: progress, then the result."""
 
@@ -96,11 +100,12 @@ async def build_template(
 async def set_up_environment(
     data: JSONBody[NewEnvironment], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
 ) -> Response[EnvironmentInfo]:
+    def work(report: Report) -> Awaitable[EnvironmentInfo]:
+        return verbs.templates.set_up(data.repo, data.ref, data.setup, report, data.settings)
+
     if data.progress:
-        return ProgressLines(
-            lambda report: verbs.templates.set_up(data.repo, data.ref, data.setup, report), sockets.leaving
-        )
-    return Response(await wait(verbs.templates.set_up(data.repo, data.ref, data.setup, log_progress)))
+        return ProgressLines(work, sockets.leaving)
+    return Response(await wait(work(log_progress)))
 
 
 class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

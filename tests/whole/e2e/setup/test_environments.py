@@ -181,3 +181,35 @@ def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> N
     done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
     assert "✓ proven" in done.stdout
     clean(repo)
+
+
+def test_a_package_that_the_change_names_is_there_in_its_proof(cloister: Any, needing: Path) -> None:
+    """The registry is closed for the attempt, so its own checks stay red; the proof sets up what the change names."""
+    use = '{ tool = "edit", path = "app.py", old = "import inflection", new = "import attr\\nimport inflection" }'
+    fix = '{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }'
+    name = '{ tool = "write", path = "requirements.txt", content = "attrs\\ninflection\\n" }'
+    script = cloister.script(f'[[reply]]\nsay = "I use a package."\ncalls = [{use}, {fix}, {name}]\n{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(needing), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout
+    assert bodies(cloister, "FinishRefused") == []
+    assert not any("pip" in body["text"] for body in bodies(cloister, "ToolReturned"))
+
+
+def test_init_writes_settings_that_were_tried(cloister: Any, tmp_path: Path) -> None:
+    registry("pypi")
+    files = {"requirements.txt": "inflection\n", "app.py": APP, "test_app.py": TEST}
+    repo = project("initialised", **files)
+    settings = repo / ".cloister" / "config.toml"
+    settings.unlink(missing_ok=True)
+    done = cloister("init", "--repo", str(repo))
+    assert "Wrote " in done.stdout and "python3 -m pytest" in done.stdout
+    assert 'setup = [\n  "uv pip install' in settings.read_text()
+    settings.unlink()
+    broken = cloister.ledger("broken-settings")
+    (broken / "requirements.txt").write_text("cloister-has-no-such-package==0.0.7\n")
+    cloister.git(broken, "add", "-A")
+    cloister.git(broken, "commit", "-q", "-m", "a package that does not exist")
+    failed = cloister("init", "--repo", str(broken), code=1)
+    assert "Wrote " in failed.stdout and "cloister-has-no-such-package" in failed.stderr
+    (broken / ".cloister" / "config.toml").unlink()
+    assert "Set-up failed" not in cloister("init", "--repo", str(broken), "--no-prove").stderr
