@@ -338,7 +338,7 @@ def _judge(
         for name, edit in chosen[file.path].items():
             if edit not in applied:
                 continue
-            seen = status.get(name) or ("passed" if done.green and check.unlisted else None)
+            seen = status.get(name) or ("passed" if done.killed is None and check.unlisted else None)
             if seen in ("failed", "error"):
                 verdicts.killed.add(name)
             elif seen == "passed":

@@ -77,8 +77,9 @@ class PlainRuns:
         paths = replay.modules(versions)
         tried = False
         for one in self.found:
-            if paths and one.tests and not one.not_run and may_run_tests(one.check):
+            if paths and (one.tests or one.unlisted) and not one.not_run and may_run_tests(one.check):
                 mine = [test.name for test in one.tests if test.name in names]
+                mine = mine or [name for name in names if name != one.check]
                 files = await files_with(self.computer, set(map(plain.title, mine)))
                 files = tuple(path for path in files if is_test_code(path) and has_tests(path))
                 line = only(Check(one.check), files, mine) or one.check
