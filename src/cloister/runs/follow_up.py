@@ -162,7 +162,10 @@ class Follower:
         """Never returns."""
         self._ended = _read_marks(self.marks)
         while True:
-            await self.look()
+            try:
+                await self.look()
+            except Exception:
+                logger.exception("pull requests cannot be followed now")
             await anyio.sleep(self.seconds)
 
     async def look(self) -> None:
@@ -176,6 +179,8 @@ class Follower:
                     if not await self._of_run(row.id, http):
                         self._without[row.id] = row.updated_at
                 except CloisterError as error:
+                    if error.code == "run_removed":  # its pull request stays, and the run cannot continue
+                        self._without[row.id] = row.updated_at
                     logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
                 except Exception:
                     logger.exception("the pull request of %s cannot be followed", row.id)
