@@ -69,9 +69,8 @@ async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
     assert sorted(ends) == list(range(len(CHEATS)))
     for attempt, cheat in enumerate(CHEATS):
         seen = [body for body in _of(events, ChecksRan) if body.attempt == attempt]
-        assert [body.diagnoses[0].green for body in seen] == [True], (
-            f"{cheat}: the test passes in the sandbox"
-        )
+        # Where the base takes long, the attempt finishes before its checks ran, and only its proof runs them.
+        assert all(body.diagnoses[0].green for body in seen), f"{cheat}: the test passes in the sandbox"
         assert ends[attempt].outcome == "red", f"{cheat}: the attempt must end red"
         lost = ends[attempt].comparison
         assert not _proven(case, lost), cheat
