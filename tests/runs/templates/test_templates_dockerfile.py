@@ -251,6 +251,26 @@ async def test_many_copies_of_a_large_context_are_not_held_in_memory(shop: Works
     assert most < 12_000_000
 
 
+async def test_files_that_an_operators_login_fetched_are_not_a_repositorys(
+    shop: Workshop, registry: str, context: Path, tmp_path: Path
+) -> None:
+    image = layout(tmp_path / "image", layer(*busybox(), member("private", os.urandom(8))), Env=["PATH=/bin"])
+    push(image, "--dest-tls-verify=false", f"docker://{registry}/team/private:v1")
+    built = await build(shop, context, f"FROM {registry}/team/private:v1\n", tls=False)
+    private = (built.rootfs / "private").read_bytes()
+    source = f"{registry}/team/private@{built.about.digest}"
+    shutil.rmtree(tmp_path / "registry")  # the registry no longer serves the image
+    again = await build(shop, context, f"FROM {source}\nENV A=1\n", tls=False)
+    assert (again.rootfs / "private").read_bytes() == private
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write(".devcontainer/devcontainer.json", '{"build": {"dockerfile": "Dockerfile"}}')
+    repo.write(".devcontainer/Dockerfile", f"FROM {source}\nENV A=1\n")
+    repo.commit()
+    shop.templates.keep_recipe("dev", Devcontainer(str(repo.path), tls=False))
+    with pytest.raises(HostError, match="could not be built"):
+        await shop.prepare("dev", quiet)
+
+
 async def test_copies_do_not_follow_links_out_of_the_context(
     shop: Workshop, context: Path, tmp_path: Path
 ) -> None:
