@@ -29,8 +29,7 @@ struct relay {
 
 static struct relay *relays[MAX_RELAYS]; /* those out, then those in */
 static uint32_t next_id = FIRST_RELAY, last_dial = FIRST_DIAL - 1;
-static int listener = -1;
-static int listener_polled = -1;
+static int listener = -1, listener_polled = -1;
 
 void loopback_up(void)
 {
@@ -112,8 +111,7 @@ static void accept_one(void)
         close(fd);
         return;
     }
-    /* A reply in two pieces must not wait for the program's delayed acknowledgement of the first. */
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* a reply in pieces waits for no acknowledgement */
     add(slot, next_id, fd);
     out_frame(OPEN, next_id++, NULL, 0);
 }
