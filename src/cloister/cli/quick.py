@@ -22,7 +22,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "pr": "propose it as pull request",
         "compare": "two runs side by side",
         "receipt": "what the run touched",
-        "verify": "run a proof again",
         "rm": "delete files of old runs",
     },
     "policy": {
@@ -35,6 +34,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "watch": "show a run live",
         "log": "every event of a run",
         "why": "the turn behind a line",
+        "verify": "run a proof again",
         "tree": "its attempts, save points",
         "budget": "limits and spending",
     },
