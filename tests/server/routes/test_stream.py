@@ -106,7 +106,7 @@ async def test_messages_and_stops_of_a_client_appear_in_the_log(served: Served) 
         said = (await next_message(socket))["event"]
         assert (said["seq"], said["body"]) == (
             3,
-            {"type": "PromptReceived", "text": "hello", "who": "tester", "origin": "user"},
+            {"type": "PromptReceived", "text": "hello", "who": "tester", "origin": "user", "ref": ""},
         )
         await socket.send('{"stop": true}')
         assert (await next_message(socket))["event"]["body"]["type"] == "StopRequested"
