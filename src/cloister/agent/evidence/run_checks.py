@@ -86,7 +86,7 @@ compiled one, to the source that it cannot import."""
 _REPORTS = 200
 _JAVA_REPORTS = (
     "find . \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/failsafe-reports/TEST-*.xml' "
-    "-o -path '*/test-results/*/TEST-*.xml' \\) -type f -newer \"$STAMP\" -print0"
+    "-o -path '*/test-results/*/TEST-*.xml' \\) -type f ! -exec test \"$STAMP\" -nt {} \\; -print0"
 )
 """Where Maven and Gradle write reports by default."""
 
