@@ -74,7 +74,10 @@ def _reasons(best: Trial, others: Sequence[Trial], behaviours: Mapping[int, Beha
         said.append(f"it leaves {len(best.still_red)} of the failing tests as they are")
     if others:
         smaller = all(one.size <= other.candidate.size for other in others)
-        said.append(f"{len(others)} other plausible patches" + (", none changes less" if smaller else ""))
+        said.append(
+            f"{len(others)} other plausible patch{'' if len(others) == 1 else 'es'}"
+            + (", none changes less" if smaller else "")
+        )
     seen = behaviours.get(one.number)
     if seen and seen.inputs:
         said.append(

@@ -213,3 +213,63 @@ def test_init_writes_settings_that_were_tried(cloister: Any, tmp_path: Path) -> 
     assert "Wrote " in failed.stdout and "cloister-has-no-such-package" in failed.stderr
     (broken / ".cloister" / "config.toml").unlink()
     assert "Set-up failed" not in cloister("init", "--repo", str(broken), "--no-prove").stderr
+
+
+SERVICE = """\
+import socket
+
+def ask(port: int, words: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 5) as link:
+        link.sendall(words)
+        return link.recv(64)
+
+def answer() -> int:
+    return 41
+"""
+REDIS = """\
+from app import answer, ask
+
+def test_redis_answers() -> None:
+    assert ask(6379, b"PING\\r\\n") == b"+PONG\\r\\n"
+    assert answer() == 42
+"""
+POSTGRES = """\
+import subprocess
+from app import answer
+
+def test_postgres_has_the_database_of_the_compose_file() -> None:
+    asked = ("psql", "-h", "127.0.0.1", "-U", "ada", "-d", "books", "-tAc", "SELECT current_database()")
+    done = subprocess.run(asked, capture_output=True, text=True, env={"PGPASSWORD": "word", "PATH": "/usr/bin:/bin"})
+    assert done.stdout.strip() == "books", done.stderr
+    assert answer() == 42
+"""
+COMPOSE = """\
+services:
+  cache:
+    image: redis:7
+  db:
+    image: postgres:15
+    environment: {POSTGRES_USER: ada, POSTGRES_PASSWORD: word, POSTGRES_DB: books}
+"""
+
+
+def serving(cloister: Any, repo: Path, named: str) -> None:
+    fix = '{ tool = "edit", path = "app.py", old = "return 41", new = "return 42" }'
+    script = cloister.script(f'[[reply]]\nsay = "x"\ncalls = [{fix}]\n{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout, done.stdout
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert environment["problem"] == "" and any(named in line for line in environment["plan"])
+    clean(repo)
+
+
+@pytest.mark.long
+def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool) -> None:
+    registry("debian")
+    settings = 'services = ["redis"]\nchecks = ["python3 -m pytest -q"]\n'
+    files = {".cloister/config.toml": settings, "app.py": SERVICE, "test_app.py": REDIS}
+    serving(cloister, project("with-redis", **files), "redis")
+    if long:  # PostgreSQL takes a minute to install
+        files = {"compose.yml": COMPOSE, "requirements.txt": "redis\npsycopg2-binary\n", "app.py": SERVICE}
+        tests = {"test_app.py": REDIS, "test_db.py": POSTGRES}
+        serving(cloister, project("with-compose", **files, **tests), "postgresql")
