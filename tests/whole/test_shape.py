@@ -11,8 +11,8 @@ SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
 MAX_TOP_ENTRIES = 17
 """The packages of the product, which docs/architecture.md lists, and their tests."""
-MAX_FILES, MAX_PACKAGE_LINES = 431, 10_560
-MAX_LINES = 84_000
+MAX_FILES, MAX_PACKAGE_LINES = 424, 10_560
+MAX_LINES = 83_900
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",
