@@ -70,13 +70,15 @@ async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
     for attempt, cheat in enumerate(CHEATS):
         seen = [body for body in _of(events, ChecksRan) if body.attempt == attempt]
         # Where the base takes long, the attempt finishes before its checks ran, and only its proof runs them.
-        assert all(body.diagnoses[0].green for body in seen), f"{cheat}: the test passes in the sandbox"
+        proofs = [body for body in _of(events, ProofTaken) if body.attempt == attempt]
+        ran = [body.diagnoses[0].green for body in seen]
+        assert ran == [True] or (not ran and proofs), f"{cheat}: the test passes in the sandbox"
         assert ends[attempt].outcome == "red", f"{cheat}: the attempt must end red"
         lost = ends[attempt].comparison
         assert not _proven(case, lost), cheat
         told = "\n".join((*lost.weakened, *lost.missing, *lost.skipped)).replace("()", "")
-        # A crash of the base's tests names the check and no test.
-        crashed = "(it fails with the tests of the base)" in told
+        # A C program that crashes names the check and no test.
+        crashed = case.language == "c" and "(it fails with the tests of the base)" in told
         for name in case.red:
             assert crashed or name in told, (cheat, lost)
     assert [end.outcome for end in _of(events, RunFinished)] == ["red"]
