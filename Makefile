@@ -6,7 +6,7 @@ PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadsc
 # Tests start the command hundreds of times: its modules are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check fix bench lock clean
+.PHONY: help demo test test-long check fix web bench lock clean
 
 help:
 	@echo "make demo       watch a run fix a real bug in a sandbox (Debian, root)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-long  property tests that search, fuzzing and chaos at full length"
 	@echo "make check      format, lint, types, import direction, plain words"
 	@echo "make fix        format, and fix what the linter can fix"
+	@echo "make web        build the pages that the server shows in a browser"
 	@echo "make bench      measurements, as ratios"
 	@echo "make lock       resolve and pin the dependencies again"
 	@echo "make clean      remove the virtual environment and the demo's files"
@@ -25,9 +26,13 @@ help:
 	@scripts/install dev
 
 demo: .venv/run.done
+	@npm_config_fetch_retries=0 scripts/web || echo "The pages were not built: everything but the browser works without them."
 	@scripts/demo
 
-check: .venv/dev.done
+web: .venv/dev.done
+	@scripts/web
+
+check: .venv/dev.done web
 	.venv/bin/ruff format --check
 	.venv/bin/ruff check
 	.venv/bin/pyright
@@ -45,10 +50,10 @@ test-long: .venv/dev.done
 	$(PYTEST) --long -m "hypothesis or long"
 
 bench: .venv/dev.done
-	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py; do $(PY) $$bench; done
+	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py bench/stream.py bench/parts/local_model.py; do $(PY) $$bench; done
 
 lock: .venv/dev.done
 	@scripts/lock
 
 clean:
-	rm -rf .venv .demo
+	rm -rf .venv .demo web/dist web/node_modules

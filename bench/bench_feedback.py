@@ -1,16 +1,29 @@
-"""Processor time to understand 10 MB of what pytest prints, beside one plain pass over its lines."""
+"""Processor time to understand 10 MB of what pytest prints, beside one plain pass over its lines, and to fold the
+context of a whole log of many steps at once, and of one more turn on top of it."""
 
+import statistics
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from cloister.agent.context.messages import Context, Window
+from cloister.agent.harnesses.native.stuck import StuckDetector
+from cloister.agent.tools import TOOLS
+from cloister.core.events import Event
+from cloister.core.requests import Patience
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.diagnose import diagnose
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.agent.loop_bench import RUN, long_log, turn
 
 CAPTURED = Path(__file__).parent.parent / "tests" / "feedback" / "captured" / "python_tests"
 BYTES = 10_000_000
 LIMIT_SECONDS = 0.5
+STEPS = 1_000
+SPECS = tuple(tool.spec for tool in TOOLS.values())
 
 
 def best(action: Callable[[], object], rounds: int = 5) -> float:
@@ -37,7 +50,51 @@ def junit_xml() -> bytes:
     return b'<testsuites><testsuite name="pytest">' + cases + b"</testsuite></testsuites>"
 
 
+def measure(name: str, work: Callable[[], object], goal: str) -> None:
+    times: list[float] = []
+    for _ in range(25):
+        started = time.process_time()
+        work()
+        times.append((time.process_time() - started) * 1000)
+    best, middle = min(times), statistics.median(times)
+    print(f"{name:<52} best {best:7.2f} ms   p50 {middle:7.2f} ms   (goal: {goal})")
+
+
+def context() -> None:
+    events = long_log(STEPS)
+    window = Window.of(128_000, SPECS)
+
+    def whole() -> Context:
+        context = Context(0, window)
+        context.update(events)
+        context.messages()
+        return context
+
+    measure(f"context fold of a {STEPS:,}-step log ({len(events):,} events)", whole, "≤ 20 ms")
+    folded = whole()
+    grown = list(events)
+    step = STEPS
+
+    def one_more() -> None:
+        nonlocal step
+        step += 1
+        for body in turn(step, 3_000):
+            grown.append(Event(RUN, len(grown) + 1, 1.0, body))
+        folded.update(grown)
+        folded.messages()
+
+    measure("one more turn, and its request", one_more, "≤ 5 ms")
+
+    def circles() -> None:
+        watch = StuckDetector(0, Patience())
+        watch.update(events)
+        watch.found()
+
+    measure("looking for circles in the whole log", circles, "≤ 20 ms")
+
+
 def main() -> int:
+    context()
     text, xml = pytest_text(), junit_xml()
     plain = best(lambda: text.decode().splitlines())
     understood = best(lambda: diagnose(CheckOutput("pytest", 1, None, 1.0, text, b"")))

@@ -5,11 +5,11 @@ import time
 
 import anyio
 
-from cloister.agent.shell.parse import read_commands
 from cloister.policy.api import Action, Commands, ConnectAction, PushAction, RequestAction, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import read_policy
 from cloister.policy.layers import BUILT_IN
+from cloister.policy.shell.parse import read_commands
 
 ROUNDS = 20_000
 GOAL_MICROSECONDS = 50.0

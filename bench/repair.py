@@ -12,6 +12,7 @@ by cosmic-ray. Both run on plain processes of this machine, with two workers, no
 import argparse
 import ast
 import json
+import re
 import resource
 import shutil
 import statistics
@@ -24,12 +25,12 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.repair.api import Candidate, Trial, applied
-from cloister.repair.candidates import candidates
-from cloister.repair.choose import enough
-from cloister.repair.rules.api import facts_of
-from cloister.repair.suite import suite_of
-from cloister.repair.trials import Trials
+from cloister.agent.harnesses.repair.api import Candidate, Trial, applied
+from cloister.agent.harnesses.repair.candidates import candidates
+from cloister.agent.harnesses.repair.choose import enough
+from cloister.agent.harnesses.repair.rules.api import facts_of
+from cloister.agent.harnesses.repair.suite import suite_of
+from cloister.agent.harnesses.repair.trials import Trials
 from cloister.testing.local import LocalComputer
 
 
@@ -44,6 +45,10 @@ class Found(NamedTuple):
     tried: int
     plausible: int
     note: str = ""
+    others: tuple[Candidate, ...] = ()
+    """The plausible patches."""
+    among: bool | None = None
+    """True if one of these is right; None if only the chosen one was judged."""
 
 
 async def search(
@@ -78,8 +83,11 @@ async def search(
 
 def measured(name: str, root: Path, command: str, limit: float, hints: list[str] | None = None) -> Found:
     began, used = time.monotonic(), processor()
-    patch, tried, plausible, note, _ = anyio.run(search, root, command, limit, hints or [])
-    return Found(name, patch, None, time.monotonic() - began, processor() - used, tried, plausible, note)
+    patch, tried, plausible, note, trials = anyio.run(search, root, command, limit, hints or [])
+    others = tuple(trial.candidate for trial in trials)
+    return Found(
+        name, patch, None, time.monotonic() - began, processor() - used, tried, plausible, note, others
+    )
 
 
 def processor() -> float:
@@ -123,16 +131,8 @@ def prepare_quixbugs(source: Path, name: str, root: Path) -> None:
     if not cases.exists():
         shutil.copy(source / "python_programs" / "node.py", work)
         text = (source / "python_testcases" / f"test_{name}.py").read_text()
-        _head, *tests = text.split("\ndef test")
-        head = f"from {name} import {name}\n" + ("from node import Node\n" if "Node" in text else "")
-        if "class" in _head or "import math" in _head:
-            head += "\n".join(
-                line
-                for line in _head.splitlines()
-                if line.startswith(("import", "class", "    "))
-                and "pytest" not in line
-                and "_programs" not in line
-            )
+        head, *tests = text.split("\ndef test")
+        head = re.sub(r"if pytest\.use_correct:\n.*\nelse:\n.*\n", f"from {name} import {name}\n", head)
         parts = {
             True: [one for i, one in enumerate(tests) if i % 3 == 2],
             False: [one for i, one in enumerate(tests) if i % 3 != 2],
@@ -213,18 +213,19 @@ def is_right(root: Path, patch: Candidate, python: str) -> bool:
         return done.returncode in (0, 5)  # 5: every test had to be shown to the search
 
 
-def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float) -> None:
+def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float, kept: Path | None) -> None:
     names = sorted(
         path.stem
         for path in (source / "python_programs").glob("*.py")
         if not path.stem.endswith("_test") and path.stem != "node"
     )
+    known = results_in(kept)
     for label, chosen in (("training", names[::2]), ("test", names[1::2])):
         if part not in ("", label):
             continue
-        results: list[Found] = []
+        results = [known[name] for name in chosen if name in known]
         for name in chosen:
-            if only and name not in only:
+            if name in known or (only and name not in only):
                 continue
             with tempfile.TemporaryDirectory(prefix="quixbugs-") as folder:
                 root = Path(folder)
@@ -236,21 +237,36 @@ def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float
                     found = measured(name, root, f"{python} -m pytest -q", limit)
                 if found.patch is not None:
                     found = found._replace(right=is_right(root, found.patch, python))
-            results.append(found)
-            show(found)
+            keep(found, results, kept)
         table(f"QuixBugs, {label}", results)
+
+
+def results_in(kept: Path | None) -> "dict[str, Kept]":
+    """The results of an earlier, unfinished measurement."""
+    lines = kept.read_text().splitlines() if kept and kept.exists() else []
+    return {one.name: one for one in (Kept(*json.loads(line)) for line in lines)}
+
+
+def keep(found: Found, results: "list[Kept]", kept: Path | None) -> None:
+    show(found)
+    results.append(kept_of(found))
+    if kept:
+        with kept.open("a") as file:
+            file.write(json.dumps(results[-1]) + "\n")
 
 
 # Planted bugs
 
 
-def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
-    results: list[Found] = []
+def planted(folder: Path, python: str, only: list[str], limit: float, kept: Path | None) -> None:
+    """Repair the planted bugs. With `kept`, bugs whose result is in that file are not repeated."""
+    done = results_in(kept)
+    results = [*done.values()]
     for listed in sorted(folder.glob("*/bugs.json")):
         package, known = listed.parent.name, json.loads(listed.read_text())
         for number, bug in enumerate(known["bugs"]):
             label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
-            if only and not any(label.startswith(name) for name in only):
+            if label in done or (only and not any(label.startswith(name) for name in only)):
                 continue
             with tempfile.TemporaryDirectory(prefix="planted-") as name:
                 root = Path(name)
@@ -264,13 +280,16 @@ def planted(folder: Path, python: str, only: list[str], limit: float) -> None:
                 found = measured(label, root, command, limit, hints)
                 found = found._replace(seconds=time.monotonic() - began, processor=processor() - used)
                 if found.patch is not None:
-                    same = found.patch.path == bug["path"]
-                    now = applied(bug["text"], found.patch.hunks) if same else ""
+                    wanted = ast.dump(ast.parse(original))
+
+                    def restores(one: Candidate, bug: dict[str, str] = bug, wanted: str = wanted) -> bool:
+                        same = one.path == bug["path"]
+                        return same and ast.dump(ast.parse(applied(bug["text"], one.hunks))) == wanted
+
                     found = found._replace(
-                        right=same and ast.dump(ast.parse(now)) == ast.dump(ast.parse(original))
+                        right=restores(found.patch), among=any(map(restores, found.others))
                     )
-            results.append(found)
-            show(found)
+            keep(found, results, kept)
     table("planted bugs (right: the original code again)", results)
 
 
@@ -295,6 +314,8 @@ def show(found: Found) -> None:
     print(
         f"{found.name:32} {verdict:8} {found.seconds:6.1f} s ({found.processor:5.1f} s of processor time)  tried {found.tried:5}  plausible {found.plausible}  {found.note}"
     )
+    if found.right is False and found.among is not None:
+        print(f"    the right patch was{'' if found.among else ' not'} among the plausible ones")
     if found.patch is not None:
         print(
             "\n".join(
@@ -304,8 +325,22 @@ def show(found: Found) -> None:
         )
 
 
-def table(title: str, results: list[Found]) -> None:
-    fixed = [one for one in results if one.patch is not None]
+class Kept(NamedTuple):
+    """What the table needs of one bug."""
+
+    name: str
+    fixed: bool
+    right: bool | None
+    seconds: float
+    processor: float
+
+
+def kept_of(found: Found) -> Kept:
+    return Kept(found.name, found.patch is not None, found.right, found.seconds, found.processor)
+
+
+def table(title: str, results: list[Kept]) -> None:
+    fixed = [one for one in results if one.fixed]
     right = [one for one in fixed if one.right]
     wrong = [one for one in fixed if one.right is False]
     seconds = [one.seconds for one in fixed] or [0.0]
@@ -327,11 +362,12 @@ def main() -> None:
     )
     parser.add_argument("--part", choices=("training", "test"), default="")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--kept", type=Path, help="a file for the results, to continue later")
     given = parser.parse_args()
     if given.kind == "quixbugs":
-        quixbugs(given.folder, given.python, given.only, given.part, given.seconds)
+        quixbugs(given.folder, given.python, given.only, given.part, given.seconds, given.kept)
     else:
-        planted(given.folder, given.python, given.only, given.seconds)
+        planted(given.folder, given.python, given.only, given.seconds, given.kept)
 
 
 if __name__ == "__main__":

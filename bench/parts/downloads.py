@@ -95,7 +95,7 @@ JOBS = {
 
 SERVER = """
 import http.server, os, sys
-from cloister.egress.tls import Authority
+from cloister.egress.authority import Authority
 
 class Handler(http.server.SimpleHTTPRequestHandler):
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True

@@ -1,9 +1,10 @@
 """The progress of an attempt with a growing log."""
 
+from tests.agent.loop_bench import RUN, beginning, turn
+
 from cloister.agent.progress import Progressing, progress
 from cloister.core.events import Event, RunClaimed, RunResumed
 from cloister.core.log import effective
-from cloister.testing.loop_bench import RUN, beginning, turn
 
 
 def test_incremental_progress_equals_the_fold_of_the_whole_log() -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.agent.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
@@ -23,7 +24,6 @@ from cloister.core.requests import Budget, NewRun, Patience
 from cloister.model.api import Failure, Request, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 pytestmark = pytest.mark.anyio
 

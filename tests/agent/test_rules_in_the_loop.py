@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.agent.loop_bench import CHECK, FIX, LoopBench, open_bench
 
 from cloister.agent.evidence.run_checks import run_checks
 from cloister.agent.taint import Provenance
@@ -23,7 +24,6 @@ from cloister.core.events import (
 from cloister.core.requests import NewRun
 from cloister.policy.api import Layer, Pointed, Rule
 from cloister.policy.layers import BUILT_IN
-from cloister.testing.loop_bench import CHECK, FIX, LoopBench, open_bench
 
 pytestmark = pytest.mark.anyio
 

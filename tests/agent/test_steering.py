@@ -5,6 +5,7 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 import pytest
+from tests.agent.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 from cloister.core.events import (
     AnyBody,
@@ -18,7 +19,6 @@ from cloister.core.events import (
     ToolReturned,
     TurnEnded,
 )
-from cloister.testing.loop_bench import FIX, LoopBench, MemoryJournal, open_bench
 
 pytestmark = pytest.mark.anyio
 

@@ -48,7 +48,6 @@ def test_the_version_is_printed(cloister: Cloister) -> None:
 @pytest.mark.parametrize(
     "argv",
     [
-        ["bogus"],
         ["ps", "--limit", "0"],
         ["ps", "--bogus"],
         ["run", "x", "--n", "y"],
@@ -133,7 +132,12 @@ def test_an_answer_names_its_question_only_if_several_are_open(cloister: Cloiste
         2,
         f"Run {run} asks several questions, so name one: a-1 (bash: x); a-2 (bash: y).",
     )
-    refused(cloister("answer", run, "perhaps"), 2, f"Say allow or deny: cloister answer {run} allow.")
+    refused(cloister("answer", run, "a-1", "perhaps"), 2, f"Say allow or deny: cloister answer {run} allow.")
+    refused(
+        cloister("answer", run, "perhaps"),
+        2,
+        f"The model of run {run} asks nothing. Answer a rule's question with allow or deny.",
+    )
     assert cloister("answer", run, "a-2", "allow").returncode == 0
     assert cloister("answer", run, "allow").stdout == f"Answered a-1 of {run}: allow.\n"
 
@@ -178,7 +182,8 @@ def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloist
     refused(
         cloister("run", "fix it", cwd=tmp_path),
         2,
-        f"{tmp_path} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
+        f"{tmp_path} is not inside a git repository: change to one, or name one with --repo PATH|URL, "
+        "or make one: `git init && git add -A && git commit -m first`.",
     )
     subprocess.run(["git", "init", "-q", tmp_path / "project"], check=True)
     # It finds the repository, and only then the model.
@@ -265,7 +270,7 @@ def test_bytes_that_are_no_text_are_replaced_in_what_is_said(
 
 def test_what_cannot_be_said_or_answered_is_refused(cloister: Cloister, data_dir: Path) -> None:
     run = seed(data_dir, ask="a-1")
-    refused(cloister("say", run, "  "), 2, "The message is empty.")
+    refused(cloister("say", run, "  "), 2, "The message is empty: say what the run should do.")
     refused(cloister("answer", run, "a-2", "deny"), 2, f"Run {run} never asked 'a-2': it waits for a-1.")
     cloister("answer", run, "a-1", "deny")
     refused(cloister("answer", run, "a-1", "allow"), 2, "a-1 is answered already: deny.")

@@ -2,7 +2,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from tests.system.own_process import own_process
+from tests.core.system.own_process import own_process
 
 from cloister.cli.failures import explain
 from cloister.core.errors import Bug, HostError, OutsideError, SandboxLost, UserError

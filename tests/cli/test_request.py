@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.system.own_process import own_process
+from tests.core.system.own_process import own_process
 
 from cloister.app.settings import read_settings
 from cloister.cli.request import RunOptions, new_run, read_run_file, repository

@@ -9,6 +9,7 @@ import httpx
 import pytest
 from anyio import BrokenResourceError
 from anyio.abc import SocketStream
+from tests.agent.loop_bench import MemoryJournal
 from tests.egress.world import (
     CONNECT,
     ESTABLISHED,
@@ -36,7 +37,6 @@ from cloister.egress.factory import Doorway
 from cloister.egress.proxy import Door
 from cloister.egress.rules import DoorEvent, Outside
 from cloister.policy.api import Layer, Pointed, Rule
-from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

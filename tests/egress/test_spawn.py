@@ -3,7 +3,7 @@
 from functools import partial
 
 import pytest
-from tests.system.cancelled import left_behind
+from tests.core.system.cancelled import left_behind
 
 from cloister.egress._spawn import output
 

@@ -14,11 +14,11 @@ from anyio.streams.tls import TLSStream
 from cloister.core.events import ConnectionClosed, ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
+from cloister.egress.authority import Authority
 from cloister.egress.factory import Outfit
 from cloister.egress.http.connection import Offer
 from cloister.egress.proxy import Door
 from cloister.egress.rules import DoorEvent, Outside
-from cloister.egress.tls import Authority
 from cloister.policy.api import Action, Decision, Layer, Policy, Rule
 from cloister.policy.decide import decide
 

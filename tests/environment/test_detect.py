@@ -114,6 +114,37 @@ KINDS: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
         ["node 22"],
         ["yarn install --non-interactive --no-lockfile"],
     ),
+    "an npm workspace": (
+        {
+            "package.json": '{"workspaces": ["packages/*"], "scripts": {"test": "npm test --workspaces"}}',
+            "package-lock.json": "{}",
+            "packages/a/package.json": '{"name": "a", "dependencies": {"b": "*"}}',
+            "packages/b/package.json": '{"name": "b", "engines": {"node": ">=20"}}',
+        },
+        ["node 22"],
+        ["npm ci --no-audit --no-fund"],
+    ),
+    "a pnpm workspace": (
+        {
+            "package.json": '{"private": true, "packageManager": "pnpm@9.15.0", "scripts": {"test": "pnpm -r test"}}',
+            "pnpm-workspace.yaml": "packages:\n  - 'packages/*'\n",
+            "pnpm-lock.yaml": "lockfileVersion: '9.0'\n",
+            "packages/a/package.json": '{"name": "a", "devDependencies": {"vitest": "1"}}',
+            "packages/b/package.json": '{"name": "b"}',
+        },
+        ["node 22"],
+        ["pnpm install --frozen-lockfile"],
+    ),
+    "a src layout with tox": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\nrequires-python = '>=3.9'\n[build-system]\n",
+            "tox.ini": "[testenv]\ndeps =\n    pytest-mock\ncommands = pytest\n",
+            "src/x/__init__.py": "",
+            "tests/test_x.py": "",
+        },
+        ["python 3.11"],
+        ["uv pip install -q -e . pytest-mock pytest"],
+    ),
     "a Go workspace": (
         {
             "go.work": "go 1.24\nuse (\n./a\n./b\n)\n",
@@ -257,3 +288,29 @@ def test_a_host_that_the_repository_chooses_is_not_opened_but_named() -> None:
     files = {"build.gradle": "", "gradlew": "", "gradle/wrapper/gradle-wrapper.properties": wrapper}
     (note,) = [one for one in plan_of(files).notes if "downloads Gradle" in one]
     assert "--allow-host downloads.example" in note
+
+
+@pytest.mark.parametrize(
+    ("files", "language"),
+    [
+        (["ShellCheck.cabal"], "Haskell"),
+        (["Package.swift", "Sources/a.swift"], "Swift"),
+        (["Makefile.PL", "lib/A.pm"], "Perl"),
+        (["build.zig", "CMakeLists.txt"], ""),
+        (["deep/build.sbt"], ""),
+    ],
+)
+def test_a_language_without_a_plan_is_named(files: list[str], language: str) -> None:
+    notes = [note for note in plan_of(dict.fromkeys(files, "")).notes if "is not detected" in note]
+    assert [note.split(": ")[1].split()[0] for note in notes] == ([language] if language else [])
+
+
+def test_a_version_of_elixir_that_debian_lacks_is_said() -> None:
+    def problem(needs: str) -> str | None:
+        text = f'def project, do: [app: :x, elixir: "{needs}"]'
+        return plan_of({"mix.exs": text}).toolchains[0].problem
+
+    assert problem("~> 1.18") == (
+        "Elixir ~> 1.18 cannot be had (Debian 12 has 1.14, no registry has others): 1.14 is used"
+    )
+    assert problem("~> 1.12") is None

@@ -2,7 +2,15 @@
 
 import pytest
 
-from cloister.environment.installers import Install, Refusal, clients, explain, installs, only_here
+from cloister.environment.installers import (
+    Install,
+    Refusal,
+    clients,
+    explain,
+    explain_to_model,
+    installs,
+    only_here,
+)
 
 
 @pytest.mark.parametrize(
@@ -38,6 +46,13 @@ def test_a_refused_registry_is_named_with_the_rule_that_opens_it() -> None:
     )
     assert "'allow connect:index.example.org:443'" in explain("./fetch.sh", refused)
     assert explain("pip install x", []) == ""
+
+
+def test_the_model_learns_that_the_proof_installs_what_the_manifest_names() -> None:
+    refused = [Refusal("index.example.org", 443, "no rule allows it")]
+    assert "add the package there and call finish" in explain_to_model("npm install left-pad", refused)
+    assert explain_to_model("./fetch.sh", refused) == explain("./fetch.sh", refused), "it installs no package"
+    assert explain_to_model("pip install x", []) == ""
 
 
 def test_a_hostile_host_stays_on_one_line() -> None:

@@ -233,6 +233,19 @@ def test_two_tests_do_not_live_on_in_one() -> None:
     assert len(found.missing) == 1
 
 
+def test_a_test_named_after_a_time_or_a_random_number_is_known_again_and_counted() -> None:
+    def at(*names: str) -> Diagnosis:
+        tests = tuple(Result(f"number {name} is one", "passed") for name in names)
+        return msgspec.structs.replace(check(), tests=tests)
+
+    base = at("0.9715062586933689", "1795031348720", "12")
+    assert compare([base], [at("0.1234567890123", "1795031399999", "12")]).green
+    times = at("2026-11-18T20:04:38.525Z", "20:04:38"), at("2026-11-18T20:05:01.001Z", "20:05:01")
+    assert compare([times[0]], [times[1]]).green
+    assert compare([base], [at("0.1234567890123", "12")]).missing == ("number 1795031348720 is one",)
+    assert compare([base], [at("0.1234567890123", "1795031399999", "13")]).missing == ("number 12 is one",)
+
+
 def test_an_old_complaint_is_not_new_in_another_line_or_in_a_file_with_another_name() -> None:
     def lint(file: str, line: int, *more: Diagnostic) -> Diagnosis:
         said = f"Redefinition of unused `os` from line {line}"

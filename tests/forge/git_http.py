@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 
-def answer(handler: BaseHTTPRequestHandler, root: Path, body: bytes, *, user: str = "") -> None:
-    """Answer a request for a repository below `root`. Pushes need a `user`."""
+def answer(handler: BaseHTTPRequestHandler, root: Path, body: bytes, *, user: str = "") -> int:
+    """Answer a request for a repository below `root`; return the size of the answer. Pushes need a `user`."""
     path, _, query = handler.path.partition("?")
     env = {
         "PATH": os.environ["PATH"],
@@ -33,3 +33,4 @@ def answer(handler: BaseHTTPRequestHandler, root: Path, body: bytes, *, user: st
     handler.send_header("Content-Length", str(len(content)))
     handler.end_headers()
     handler.wfile.write(content)
+    return len(content)

@@ -3,14 +3,15 @@
 import subprocess
 from pathlib import Path
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId, new_run_id
 from cloister.core.requests import FileChange
-from cloister.forge.change import branch_name, diff, files, lines, make_change
+from cloister.forge.change import Author, branch_name, diff, files, lines, make_change
 from cloister.forge.host import in_bare
 from cloister.forge.plain_git import PlainGit
 from cloister.testing.samples import SampleRepo
@@ -89,7 +90,9 @@ async def test_a_change_is_one_commit_and_made_twice_the_same(repo: SampleRepo, 
     bare, base, saved = await _two_commits(repo, tmp_path)
     message = "Fix it\n\nBecause.\x1b[31m\0 \ud800"
     made = [
-        await make_change(bare, base, saved, "cloister/fix", message, "Ada Lovelace <ada@example.org>")
+        await make_change(
+            bare, base, saved, "cloister/fix", message, Author("Ada Lovelace <ada@example.org>")
+        )
         for _ in range(2)
     ]
     assert made[0] == made[1]
@@ -98,6 +101,36 @@ async def test_a_change_is_one_commit_and_made_twice_the_same(repo: SampleRepo, 
         f"{base}|Ada Lovelace|ada@example.org|Cloister|Fix it\n\nBecause.\\x00 ?"
     )
     assert [change.path for change in await files(bare, base, made[0])] == ["new.txt"]
+
+
+@pytest.mark.anyio
+async def test_a_change_is_signed_with_a_key_of_the_host(repo: SampleRepo, tmp_path: Path) -> None:
+    repo.write("new.txt", "x")
+    bare, base, saved = await _two_commits(repo, tmp_path)
+    key, wrong = tmp_path / "key", tmp_path / "none"
+    argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(key))
+    await anyio.run_process(argv)
+    made = [await make_change(bare, base, saved, "cloister/fix", "Fix", Author(key=key)) for _ in range(2)]
+    assert made[0] == made[1]
+    (tmp_path / "signers").write_text(f"cloister@localhost {key.with_suffix('.pub').read_text()}")
+    trust = ("-c", "gpg.format=ssh", "-c", f"gpg.ssh.allowedSignersFile={tmp_path / 'signers'}")
+    verified = await in_bare(bare, *trust, "verify-commit", made[0])
+    assert (verified.ok, b"Good" in verified.err and b"cloister@localhost" in verified.err) == (True, True)
+    assert not (await in_bare(bare, *trust, "verify-commit", saved)).ok
+    with pytest.raises(HostError) as caught:
+        await make_change(bare, base, saved, "cloister/fix", "Fix", Author(key=wrong))
+    assert (caught.value.code, str(wrong) in caught.value.message) == ("not_signed", True)
+
+
+@pytest.mark.anyio
+async def test_a_key_with_a_passphrase_is_an_error_and_no_question(repo: SampleRepo, tmp_path: Path) -> None:
+    repo.write("new.txt", "x")
+    bare, base, saved = await _two_commits(repo, tmp_path)
+    argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "secret", "-f", str(tmp_path / "key"))
+    await anyio.run_process(argv)
+    with anyio.fail_after(20), pytest.raises(HostError) as caught:
+        await make_change(bare, base, saved, "cloister/fix", "Fix", Author(key=tmp_path / "key"))
+    assert caught.value.code == "not_signed"
 
 
 @pytest.mark.anyio
@@ -121,7 +154,7 @@ async def test_a_stray_repository_is_left_out_and_a_submodule_is_kept(
 async def test_an_author_that_is_none_is_refused(author: str, repo: SampleRepo, tmp_path: Path) -> None:
     bare, base, saved = await _two_commits(repo, tmp_path)
     with pytest.raises(UserError):
-        await make_change(bare, base, saved, "cloister/fix", "Fix", author)
+        await make_change(bare, base, saved, "cloister/fix", "Fix", Author(author))
 
 
 @pytest.mark.anyio

@@ -5,13 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.core.system.own_process import own_process
 from tests.forge.delivering import deliver
-from tests.system.own_process import own_process
 
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.ids import RunId
 from cloister.forge.api import Base, Delivered, Proposal
 from cloister.forge.change import describe, make_change
+from cloister.forge.host import in_bare
 from cloister.forge.plain_git import BASE_REF, PlainGit
 from cloister.testing.samples import SampleRepo
 
@@ -58,6 +59,53 @@ async def test_a_shallow_clone_is_fetched_and_delivered_to(repo: SampleRepo, tmp
     delivered = await deliver(tmp_path / "bare", base.commit, "cloister/x", str(shallow.path))
     assert base.commit == repo.head
     assert delivered == Delivered(str(shallow.path), "cloister/x", commit=base.commit)
+
+
+def _cloned(repo: SampleRepo, at: Path, *how: str) -> SampleRepo:
+    repo.git("config", "uploadpack.allowFilter", "true")
+    repo.git("clone", "--quiet", *how, f"file://{repo.path}", str(at))
+    return SampleRepo(at)
+
+
+async def test_a_partial_clone_is_fetched_without_its_history_and_delivered_to(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    repo.write("README.md", "# Another\n")
+    repo.commit("Third")
+    partial = _cloned(repo, tmp_path / "partial", "--filter=blob:none")
+    shutil.rmtree(repo.path)  # its remote cannot be asked
+    base = await PlainGit().fetch(str(partial.path), None, tmp_path / "bare")
+    assert base.note is not None and "partial clone" in base.note
+    made = await make_change(tmp_path / "bare", base.commit, base.commit, "cloister/x", "Change")
+    delivered = await deliver(tmp_path / "bare", made, "cloister/x", str(partial.path))
+    assert delivered == Delivered(str(partial.path), "cloister/x", commit=made)
+    assert not (partial.path / ".git/shallow").exists()
+    assert partial.git("rev-list", "--count", "cloister/x") == "4"
+
+
+async def test_a_partial_clone_that_lacks_files_of_the_commit_is_named(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    partial = _cloned(repo, tmp_path / "partial", "--filter=blob:none", "--no-checkout")
+    packs = set((partial.path / ".git/objects/pack").iterdir())
+    error = await _refused(str(partial.path), None, tmp_path / "bare")
+    assert (error.code, "--refetch" in error.message) == ("partial_clone", True)
+    assert set((partial.path / ".git/objects/pack").iterdir()) == packs
+
+
+async def test_a_sparse_checkout_gives_the_whole_tree_and_stays_as_it_is(
+    repo: SampleRepo, tmp_path: Path
+) -> None:
+    repo.git("sparse-checkout", "set", "--no-cone", "/README.md")
+    before = {path.name for path in repo.path.iterdir()}
+    base = await PlainGit().fetch(str(repo.path), None, tmp_path / "bare")
+    assert base == Base(repo.head, "main", None)
+    listed = await in_bare(tmp_path / "bare", "ls-tree", "-r", "--name-only", base.commit)
+    assert listed.out.decode().split() == [".gitignore", "README.md", "kept.log", "src/app.py"]
+    made = await make_change(tmp_path / "bare", base.commit, base.commit, "cloister/x", "Change")
+    await deliver(tmp_path / "bare", made, "cloister/x", str(repo.path))
+    assert {path.name for path in repo.path.iterdir()} == before == {".git", "README.md"}
+    assert repo.git("sparse-checkout", "list") == "/README.md"
 
 
 async def test_uncommitted_files_are_counted_in_the_note(repo: SampleRepo, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import anyio
 import msgspec
 import pytest
 from anyio import to_thread
-from tests.system.cancelled import left_behind
+from tests.core.system.cancelled import left_behind
 
 from cloister.core.errors import HostError, OutsideError
 from cloister.forge._spawn import Result, Spec, converse, run

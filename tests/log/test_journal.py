@@ -6,6 +6,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.backbone import claimed
 
 from cloister.core.errors import Fenced, UserError
 from cloister.core.events import (
@@ -21,7 +22,6 @@ from cloister.core.ids import OwnerId, new_owner_id
 from cloister.core.log import Journal
 from cloister.log.journal import open_journal
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
-from cloister.testing.conformance.backbone import claimed
 
 pytestmark = pytest.mark.anyio
 

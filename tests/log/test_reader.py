@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.backbone import claimed, collect
 
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import Event, PhaseStarted, RunFinished, StopRequested
@@ -12,7 +13,6 @@ from cloister.core.ids import RunId, new_run_id
 from cloister.core.requests import NewRun
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.log.sqlite.reader import PAGE_BYTES, LogReader
-from cloister.testing.conformance.backbone import claimed, collect
 
 pytestmark = pytest.mark.anyio
 

@@ -13,6 +13,7 @@ import anyio
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.whole.conformance.suites.backbone import claimed
 
 from cloister.core import limits
 from cloister.core.errors import Bug, CloisterError, Fenced, HostError, UserError
@@ -30,7 +31,6 @@ from cloister.core.ids import OwnerId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.log.api import Fence
 from cloister.log.sqlite.backbone import SqliteBackbone, open_backbone
-from cloister.testing.conformance.backbone import claimed
 
 pytestmark = pytest.mark.anyio
 

@@ -24,7 +24,7 @@ def rows(title: str) -> dict[str, list[str]]:
 
 
 def test_every_script_in_the_documentation_loads(tmp_path: Path) -> None:
-    text = (DOCS / "scripted-model.md").read_text(encoding="utf-8")
+    text = (DOCS.parent / "reference" / "scripted-model.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
     assert len(blocks) >= 2
     for number, block in enumerate(blocks):

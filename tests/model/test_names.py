@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from tests.model.provider_server import Answer, open_model_server
 from tests.model.wires import JSON, WIRES, Sent
+from tests.whole.conformance.suites.model import check_failure, check_reply
 
 from cloister.app.settings import PROVIDER_KEYS
 from cloister.core.errors import OutsideError, UserError
@@ -15,7 +16,6 @@ from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
 from cloister.model.names import Access, choose, open_model
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
-from cloister.testing.conformance.model import check_failure, check_reply
 
 pytestmark = pytest.mark.anyio
 

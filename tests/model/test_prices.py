@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
+from tests.whole.conformance.suites.model import check_reply
 
 from cloister.core.model_config import ModelEntry, ModelRoutes
 from cloister.core.requests import Usage
 from cloister.model.catalog import CATALOG, cost, window
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.conformance.model import check_reply
 
 USAGE = Usage(input_tokens=1_000_000, output_tokens=100_000, cached_tokens=500_000)
 

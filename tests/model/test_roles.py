@@ -5,13 +5,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.model.provider_server import open_model_server
+from tests.whole.conformance.suites.model import check_failure, check_reply
 
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.model_config import ModelRoutes
 from cloister.model.api import Role
 from cloister.model.names import Access
 from cloister.model.roles import Job, chain, check_roles, chosen, open_models, skipped
-from cloister.testing.conformance.model import check_failure, check_reply
 
 pytestmark = pytest.mark.anyio
 

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from tests.model.provider_server import ModelServer, open_model_server
 from tests.model.wires import CHAT, Sent
+from tests.whole.conformance.suites.model import check_failure, check_leaving_early, check_reply, items_of
 
 from cloister.agent.context.messages import request as next_request
 from cloister.agent.tools import TOOLS
@@ -28,7 +29,6 @@ from cloister.model.names import Access
 from cloister.model.remote.wire_formats import problem
 from cloister.model.roles import Job, open_models
 from cloister.model.small_models import RESTLESS, RESULT_CHARS, JsonActions, action_request
-from cloister.testing.conformance.model import check_failure, check_leaving_early, check_reply, items_of
 from cloister.testing.models import SayingModel
 
 pytestmark = pytest.mark.anyio

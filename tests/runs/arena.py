@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import anyio
+from tests.agent.loop_bench import MemoryJournal
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger
@@ -42,7 +43,6 @@ from cloister.runs.templates import Warming, Workshop
 from cloister.sandbox.api import Sandbox
 from cloister.sandbox.templates.catalog import Templates
 from cloister.testing.local import LocalHost
-from cloister.testing.loop_bench import MemoryJournal
 from cloister.testing.samples import SampleRepo
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 import anyio
 import pytest
+from tests.agent.loop_bench import MemoryJournal
 from tests.runs.arena import (
     ADD,
     FINISH,
@@ -46,7 +47,6 @@ from cloister.core.requests import Budget
 from cloister.forge.packs import tree_of
 from cloister.runs.attempts.ranking import judge_question
 from cloister.runs.attempts.tree import tree
-from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 

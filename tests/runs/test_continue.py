@@ -1,13 +1,18 @@
 """A finished run continues: another round with the conversation and the files of the one before."""
 
 import pytest
+from tests.agent.loop_bench import MemoryJournal
 from tests.runs.arena import ADD, FINISH, FIX, HALF, SUB, Arena, bash, of, script
 
 from cloister.agent.taint import Provenance
+from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
+    BaseFixed,
+    ChangeDelivered,
+    ChangeMade,
     ModelReplied,
     PromptReceived,
     RewindRequested,
@@ -19,8 +24,10 @@ from cloister.core.events import (
 )
 from cloister.core.requests import Budget, Origin
 from cloister.forge import change
+from cloister.forge.change import commit_tree
+from cloister.forge.host import in_bare
 from cloister.runs.attempts.tree import tree
-from cloister.testing.loop_bench import MemoryJournal
+from cloister.runs.delivery import make_result, propose
 
 pytestmark = pytest.mark.anyio
 
@@ -134,3 +141,45 @@ async def test_a_run_can_be_rewound_to_a_save_point_of_an_earlier_round(arena: A
     forks = [(fork.attempt, fork.parent, fork.at_seq) for fork in of(journal, AttemptForked)]
     assert forks[-1] == (2, 0, point)
     assert (ended.attempt, ended.outcome) == (2, "proven")
+
+
+async def saved_on(arena: Arena, parent: str, *names: str) -> str:
+    """A commit on `parent` whose tree has the files `names` alone."""
+    empty = (await in_bare(arena.bare, "hash-object", "-w", "--stdin", stdin=b"")).out.decode().strip()
+    listed = "".join(f"100644 blob {empty}\t{name}\n" for name in sorted(names)).encode()
+    made = (await in_bare(arena.bare, "mktree", stdin=listed)).out.decode().strip()
+    return await commit_tree(arena.bare, made, parent, "Save point\n")
+
+
+@pytest.mark.parametrize("makes_a_change", [False, True])
+async def test_the_rounds_after_a_rebase_build_on_the_new_base_and_replace_what_was_delivered(
+    arena: Arena, makes_a_change: bool
+) -> None:
+    journal = arena.journal(arena.request(AGAIN))
+    run, where, services = journal.events[0].run, str(arena.repo.path), arena.services()
+    kept = await services.repositories.open(run)
+    kept.parent.mkdir(parents=True)
+    kept.symlink_to(arena.bare)
+
+    async def end_round(*names: str, on: str) -> ChangeMade:
+        ended = AttemptEnded(0, "red", "Work.", await saved_on(arena, on, *names), Comparison())
+        await make_result(services, journal, run, ended)
+        return of(journal, ChangeMade)[-1]
+
+    first = await end_round("ours", on=arena.base)
+    journal.add(ChangeDelivered(where, first.branch), RunFinished("proven", "Done.", 0), *REOPENED)
+    moved = await saved_on(arena, arena.base, "upstream")
+    journal.add(
+        BaseFixed(moved, "main"), TurnEnded(0, 1, await saved_on(arena, moved, "ours", "upstream"), True)
+    )
+    replayed = await end_round("ours", "upstream", on=moved) if makes_a_change else None
+    journal.add(RunFinished("stopped", "Stopped by ada."), *REOPENED)
+
+    last = await end_round("more", "ours", "upstream", on=moved)
+
+    parent = (await in_bare(arena.bare, "rev-parse", f"{last.commit}^")).out.decode().strip()
+    assert parent == (replayed.commit if replayed else moved)
+    assert {one.path for one in last.files} == {"more", "ours"}, "what is upstream is no work of ours"
+    ended = AttemptEnded(0, "red", "Work.", last.commit, Comparison())
+    sent = await propose(services.repositories, journal.events, ended, last, where)
+    assert (sent.previous, sent.rebased) == (first.commit, True)

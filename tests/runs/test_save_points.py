@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -22,13 +23,14 @@ from cloister.core.events import (
     RunFinished,
     TurnEnded,
 )
-from cloister.core.ids import RunId, new_owner_id
-from cloister.core.requests import NewRun, SavePointLimits
+from cloister.core.ids import RunId, SandboxId, SnapshotId, new_owner_id
+from cloister.core.requests import NewRun, ProjectRetention, Retention, SavePointLimits, State
 from cloister.forge.host import LocalRepositories, in_bare
 from cloister.log.api import Backbone, Fence
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.runs.attempts.tree import all_points, check_saved, copy_files, point_at
-from cloister.runs.delivery import SavePointCollector
+from cloister.runs.delivery import Collector, remove_files
+from cloister.sandbox.api import SnapshotInfo
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -111,7 +113,10 @@ class Room:
 
     async def collect(self, days: float = 0.0, runs: int = 1_000) -> tuple[RunId, ...]:
         limits = SavePointLimits(days, runs)
-        return await SavePointCollector(self.backbone, self.read, self.repositories, limits, "root").collect()
+        return tuple(RunId(one.id) for one in await self.collector(limits).collect())
+
+    def collector(self, limits: SavePointLimits, **more: Any) -> Collector:
+        return Collector(self.backbone, self.read, self.repositories, limits, "root", **more)
 
 
 @pytest.fixture
@@ -176,6 +181,38 @@ async def test_an_unfinished_fork_keeps_the_save_point_that_it_continues(room: R
     assert await made.there() == [True, False, True]
 
 
+async def test_an_unfinished_fork_keeps_the_files_that_it_continues(room: Room) -> None:
+    made = await room.finished()
+    first = min(all_points(await room.read(made.id)))
+    fork = NewRun("p", str(room.root / "repo"), forked_from=ForkedFrom(made.id, first))
+    await room.backbone.admit(fork, "ada")
+    never = SavePointLimits(days=float("inf"))
+    collector = room.collector(never, retention=Retention(files_days=0.0))
+    assert await collector.collect(dry=True) == await collector.collect() == ()
+    assert await made.there() == [True, True, True]
+
+
+async def test_a_message_that_continues_a_run_at_that_moment_keeps_its_files(room: Room) -> None:
+    made, asked = await room.finished(), anyio.Event()
+
+    async def state() -> State:
+        found = (await room.backbone.row(made.id)).state
+        asked.set()
+        return found
+
+    async def remove() -> None:
+        with pytest.raises(UserError) as refused:
+            await remove_files(room.repositories, made.id, state, "ada")
+        assert refused.value.code == "run_not_finished"
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks, room.repositories.working(made.id):
+            tasks.start_soon(remove)
+            await asked.wait()
+            await room.backbone.append_outside(made.id, PromptReceived("More.", "bob", "user"))
+    assert await made.there() == [True, True, True]
+
+
 async def test_a_repository_at_work_is_not_collected_and_work_waits_for_a_collection(room: Room) -> None:
     made = await room.finished()
     async with room.repositories.working(made.id):
@@ -216,3 +253,45 @@ async def test_a_damaged_repository_does_not_keep_others_from_being_collected(ro
     with suppress(UserError):
         await room.repositories.remove(removed.id, "ada")
     assert await room.collect() == (made.id,)
+
+
+class Kept:
+    """Snapshots of a machine."""
+
+    def __init__(self, *infos: SnapshotInfo) -> None:
+        self.infos = list(infos)
+
+    async def snapshots(self) -> tuple[SnapshotInfo, ...]:
+        return tuple(self.infos)
+
+    async def delete_snapshot(self, reference: str) -> None:
+        self.infos = [one for one in self.infos if one.id != reference]
+
+
+async def test_files_and_snapshots_go_when_the_settings_say_and_a_dry_run_says_so_before(room: Room) -> None:
+    done, (open_run, _) = await room.finished(), await room.begin()
+    never = SavePointLimits(days=float("inf"))
+    old, new = (
+        SnapshotInfo(SnapshotId(f"p-{at}"), None, None, SandboxId("s"), "t", at, 0) for at in (1.0, 2e9)
+    )
+    kept = Kept(old, new)
+    rules = Retention(files_days=0.0, snapshots_days=365.0)
+    elsewhere = Retention(project=(ProjectRetention("*/other", 0.0),))
+    assert await room.collector(never, retention=elsewhere, machine=kept).collect() == ()
+    theirs = Retention(files_days=0.0, project=(ProjectRetention("*", float("inf")),))
+    assert await room.collector(never, retention=theirs).collect() == (), "the project's rule counts"
+    collector = room.collector(never, retention=rules, machine=kept)
+    planned = await collector.collect(dry=True)
+    assert {(one.kind, one.id) for one in planned} == {("files", done.id), ("snapshot", old.id)}
+    assert await done.there() == [True, True, True] and kept.infos == [old, new]
+    soon = await room.collector(SavePointLimits(days=0.0)).collect(dry=True)
+    assert [(one.kind, one.id) for one in soon] == [("save_points", done.id)]
+    assert await done.there() == [True, True, True]
+    assert await collector.collect() == planned
+    assert not await room.repositories.exists(done.id) and kept.infos == [new]
+    assert await room.repositories.exists(open_run.id), "an unfinished run keeps its files"
+    assert len(await room.read(done.id)) > 3, "the log stays"
+    noted = [one.kind for one in await room.backbone.audit(limit=1_000)]
+    assert noted.count("RunRemoved") == noted.count("SnapshotRemoved") == 1
+    assert (await room.backbone.verify_audit()).ok
+    assert await collector.collect() == ()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from tests.agent.loop_bench import MemoryJournal
 
 from cloister.agent.taint import Provenance
 from cloister.core.attempts import ForkedFrom
@@ -27,7 +28,6 @@ from cloister.forge.host import LocalRepositories
 from cloister.runs.attempts.compare import Subject, compare_runs
 from cloister.runs.attempts.tree import inheritance, point_at, rewindable, tree
 from cloister.runs.view import fold
-from cloister.testing.loop_bench import MemoryJournal
 
 BASE = "b" * 40
 

@@ -49,12 +49,16 @@ from cloister.core.events import (
     ModelSwitched,
     PatchChosen,
     PatchFound,
+    PauseRequested,
     PhaseEnded,
     PhaseStarted,
     PolicyFixed,
     PromptReceived,
     ProofTaken,
+    QuestionAnswered,
+    QuestionAsked,
     RequestDecided,
+    ResumeRequested,
     RewindRequested,
     RunAdmitted,
     RunClaimed,
@@ -173,6 +177,10 @@ EVERY: tuple[AnyBody, ...] = (
     DeliveryFailed("git.example.org/team/shop", "it is down"),
     ChangeDelivered("/repo", "cloister/fix-it"),
     SandboxClosed("s-0000", "done"),
+    QuestionAsked("q-1", 0, "c9", "Which?", ("a", "b"), "a", 4e9),
+    QuestionAnswered("q-1", "b", "bob"),
+    PauseRequested("bob"),
+    ResumeRequested("bob"),
     StopRequested("bob"),
     InterruptRequested("bob"),
     RunFinished("proven", "all green", 0),
@@ -306,6 +314,10 @@ def test_a_question_is_open_until_it_is_answered_or_too_late_or_the_run_is_over(
 
 
 def test_a_run_that_was_asked_to_stop_is_stopping_until_it_ends() -> None:
+    paused = fold(log(ADMITTED, RunClaimed("o-1", 1), PauseRequested("bob")))
+    assert (paused.state, paused.reason) == ("paused", "Paused by bob.")
+    again = fold(log(ADMITTED, RunClaimed("o-1", 1), PauseRequested("bob"), RunClaimed("o-2", 2)))
+    assert again.state == "paused"
     assert fold(log(ADMITTED, StopRequested("bob"))).stopping
     assert not fold(log(ADMITTED, StopRequested("bob"), RunFinished("stopped", "bob"))).stopping
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
-from tests.system.cancelled import left_behind
+from tests.core.system.cancelled import left_behind
 
 from cloister.core.errors import HostError
 from cloister.sandbox._spawn import CAPTURE_BYTES, capture, spawn

@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from cloister.app.settings import Settings
 from cloister.app.tokens import Tokens
 from cloister.core.events import PromptReceived
-from cloister.server.auth import CONNECTIONS, REVOKED
+from cloister.server.auth import CONNECTIONS, REVOKED, STRANGERS
 from cloister.server.serve import HALF_OPEN, Deadlines
 
 pytestmark = pytest.mark.anyio
@@ -186,6 +186,24 @@ async def test_beyond_the_limit_only_admins_and_health_are_served(served: Served
     assert answer.status_code == 200
 
 
+async def test_strangers_at_open_routes_take_no_places_of_others(served: Served) -> None:
+    half = "POST /v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+    async with AsyncExitStack() as opened:
+        for _ in range(STRANGERS):
+            await (await opened.enter_async_context(await dial(served.port))).send(half.encode())
+        async with httpx.AsyncClient(base_url=served.client.base_url, trust_env=False) as client:
+            with anyio.fail_after(20):  # until the server has read them all
+                answer = await client.post("/v1/login", json={"secret": "x"})
+                while answer.status_code != 503:
+                    await anyio.sleep(0.01)
+                    answer = await client.post("/v1/login", json={"secret": "x"})
+            assert answer.json()["code"] == "server_busy"
+            assert (await client.get("/v1/health")).status_code == 200
+        viewer = Tokens(served.app.settings.data_dir).add("vera", "viewer", "tester")
+        answer = await served.client.get("/v1/runs", headers={"Authorization": f"Bearer {viewer}"})
+        assert answer.status_code == 200
+
+
 async def test_a_refused_websocket_is_not_an_error_of_the_server(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -209,7 +227,7 @@ def frame(opcode: int, data: bytes = b"", *, fin: bool = True) -> bytes:
     [
         (frame(1, fin=False) + frame(0, fin=False) * 400_000, struct.pack("!H", 1008), 1, 0),
         (frame(9) * 200_000, b"\x8a\x00", 200_000, 20),
-        (frame(1) * 20_000, b'{"error"', 20_000, 3),
+        (frame(1) * 20_000, struct.pack("!H", 4429), 1, 0),
     ],
     ids=["fragments", "pings", "messages"],
 )

@@ -18,7 +18,7 @@ def test_every_http_route_is_on_the_page() -> None:
 
 def test_every_websocket_route_is_on_the_page() -> None:
     routes = [path.replace(":str", "").replace(":int", "") for route in SOCKET_ROUTES for path in route.paths]
-    assert len(routes) == 5
+    assert len(routes) == 6
     assert [route for route in routes if f"`WS {route}" not in PAGE] == []
 
 

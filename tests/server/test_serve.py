@@ -112,7 +112,7 @@ async def test_a_run_is_driven_to_its_end_and_watched_there(settings: Settings) 
         async with httpx.AsyncClient(
             timeout=30, trust_env=False, base_url=running.url, headers=headers
         ) as client:
-            body = {"prompt": "p", "repo": str(settings.data_dir / "nowhere")}
+            body = {"prompt": "p", "repo": "https://127.0.0.1:1/nowhere.git"}
             run = (await client.post("/v1/runs", json=body)).json()["id"]
             url = running.url.replace("http", "ws") + f"/v1/runs/{run}/stream"
             async with connect(url, additional_headers=headers, proxy=None) as stream:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import anyio
 import httpx
 import msgspec
 import pytest
@@ -23,8 +24,8 @@ from cloister.core.events import BaseFixed, ChangeMade, RunFinished
 from cloister.core.ids import RunId
 from cloister.core.requests import NewRun
 from cloister.forge import change
-from cloister.forge.change import commit_tree
-from cloister.forge.host import bare_repository
+from cloister.forge.change import Author, commit_tree
+from cloister.forge.host import LocalRepositories, bare_repository
 from cloister.forge.packs import tree_of
 from cloister.forge.plain_git import PlainGit
 from cloister.log.sqlite.reader import AuditReader
@@ -167,13 +168,32 @@ async def changed_run(served: Served, repo: SampleRepo) -> tuple[RunId, str]:
     bare.parent.mkdir(parents=True)
     await PlainGit().fetch(str(repo.path), None, bare)
     commit = await commit_tree(
-        bare, await tree_of(bare, tip), base, "Change\n", "A <a@b.c>", at=1_700_000_000
+        bare, await tree_of(bare, tip), base, "Change\n", Author("A <a@b.c>"), at=1_700_000_000
     )
     await change.attach(bare, commit, "what it touched\n")
     bodies = [BaseFixed(base, "main"), ChangeMade("b", commit, (), ""), RunFinished("red", "no", 0)]
     await served.app.backbone.append(fence, bodies)
     repo.git("reset", "--quiet", "--hard", base)
     return fence.run, commit
+
+
+async def test_a_message_to_a_run_waits_for_the_removal_of_its_files(served: Served, tmp_path: Path) -> None:
+    repo = SampleRepo(tmp_path / "repo")
+    repo.write("a.txt", "one\n")
+    run, _ = await changed_run(served, repo)
+    repositories, told = LocalRepositories(served.app.settings.data_dir), list[str]()
+
+    async def say() -> None:
+        told.append(await code_of(typed(served)[0].runs.say(run, "More.")))
+
+    with anyio.fail_after(60):
+        async with anyio.create_task_group() as tasks, repositories.working(run, alone=True):
+            tasks.start_soon(say)
+            await anyio.wait_all_tasks_blocked()
+            assert told == []
+            await repositories.remove(run, "ada")
+    assert told == ["run_removed"]
+    assert (await typed(served)[0].runs.row(run)).state == "finished"
 
 
 async def test_a_change_is_applied_to_a_checkout_with_and_without_its_base(

@@ -1,4 +1,5 @@
-"""Each import inside a function works in a process that has imported nothing else of Cloister but the command line."""
+"""Every import names a module that exists, and each one inside a function works in a process that has imported only the
+command line."""
 
 import ast
 import subprocess
@@ -7,7 +8,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src"
 # Other packages are imported before the fork: their order among themselves is not ours.
 ALONE = """
 import importlib, os, sys
@@ -49,3 +51,34 @@ def test_every_late_import_works_alone() -> None:
     orders = "\n".join(" ".join((module, *sorted(names))) for module, names in wanted.items())
     done = subprocess.run([sys.executable, "-c", ALONE], input=orders, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_run_loads_what_takes_long_only_when_it_is_used() -> None:
+    """The first request to the model waits for every module that the run imports."""
+    program = (
+        "import sys, cloister.cli.commands.run, cloister.app.wiring, cloister.app.verbs.local, cloister.agent.attempt\n"
+        "heavy = {'pydantic', 'genai_prices', 'httpx2', 'tree_sitter', 'cryptography.x509', 'cryptography.hazmat.primitives.serialization'}\n"
+        "late = {'agent.harnesses.repair.harness', 'agent.evidence.experiments', 'runs.images.image_build', 'egress.authority'}\n"
+        "print(*sorted((heavy | {f'cloister.{name}' for name in late}) & {*sys.modules}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_every_import_of_cloister_names_a_module_that_exists() -> None:
+    """Also in tests and benches, which are not all run after each change."""
+    missing: list[str] = []
+    for top in ("src", "tests", "bench", "scripts"):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_bytes())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    names = [node.module]
+                missing += [
+                    f"{path.relative_to(ROOT)} {name}"
+                    for name in names
+                    if name.split(".")[0] == "cloister"
+                    and not (SOURCE / f"{name.replace('.', '/')}.py").is_file()
+                    and not (SOURCE / name.replace(".", "/") / "__init__.py").is_file()
+                ]
+    assert missing == []

@@ -9,10 +9,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
-MAX_TOP_ENTRIES = 17
-"""The packages of the product, which docs/architecture.md lists, and their tests."""
-MAX_FILES, MAX_PACKAGE_LINES = 424, 10_560
-MAX_LINES = 83_900
+MAX_FILES, MAX_PACKAGE_LINES = 470, 11_000
+MAX_LINES = 92_500
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",
@@ -20,7 +18,7 @@ MAY_BE_SHORT = (
     "environment/ecosystems",
     "agent/tools",
     "model/local/llama_process.py",
-    "repair/rules",
+    "agent/harnesses/repair/rules",
 )
 
 
@@ -83,9 +81,7 @@ def test_no_folder_of_the_code_has_more_entries_than_a_reader_can_scan() -> None
         for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
             names = [path.name for path in folder.iterdir()]
             entries = [name for name in names if not name.startswith("__") and name != "py.typed"]
-            if len(entries) > (
-                MAX_TOP_ENTRIES if folder in (SRC / "cloister", ROOT / "tests") else MAX_ENTRIES
-            ):
+            if len(entries) > MAX_ENTRIES:
                 crowded[str(folder.relative_to(ROOT))] = len(entries)
     assert crowded == {}
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.agent.shell.parse import read_commands
 from cloister.agent.taint import Provenance
 from cloister.agent.tools.api import AnyTool
 from cloister.core.computer import WORK_DIR, Command, Computer
@@ -18,8 +17,10 @@ from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
 from cloister.policy.api import Policy, ToolAction
 from cloister.policy.decide import Decider
+from cloister.policy.shell.parse import read_commands
 
-_DETAIL_CHARS = 20_000
+DETAIL_CHARS = 20_000
+"""What a person can be shown in one question."""
 _REAL = """
 p=$1 rest=
 case $p in /*) ;; *) p=$PWD/$p ;; esac
@@ -71,11 +72,11 @@ class Approvals:
         )
         action = f"{tool.name}: {one_line(target)}"
         effect, rule = decision.effect, decision.rule
-        if effect == "ask" and len(target) > _DETAIL_CHARS:
+        if effect == "ask" and len(target) > DETAIL_CHARS:
             # A person must see all of what they allow.
             effect = "deny"
             rule += (
-                f"; it has {len(target):,} characters, and at most {_DETAIL_CHARS:,} can be shown to a person"
+                f"; it has {len(target):,} characters, and at most {DETAIL_CHARS:,} can be shown to a person"
             )
         decided = ActionDecided(self._attempt, call.id, action, effect, rule)
         if effect != "ask":
@@ -123,7 +124,7 @@ async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
         while True:
             for event in journal.events[seen:]:
                 body = event.body
-                if isinstance(body, AskAnswered) and body.ask == ask.ask and _counts(body, ask):
+                if isinstance(body, AskAnswered) and body.ask == ask.ask and counts(body, ask):
                     return body
             seen = len(journal.events)
             await journal.changed(seen)
@@ -132,6 +133,6 @@ async def answered(journal: Journal, ask: AskRaised) -> AskAnswered:
     return answer
 
 
-def _counts(answer: AskAnswered, ask: AskRaised) -> bool:
+def counts(answer: AskAnswered, ask: AskRaised) -> bool:
     """True if the role of the answer is sufficient. The server has checked it before; the log is checked again."""
     return answer.answer == "deny" or answer.role == "admin" or answer.role == ask.approver

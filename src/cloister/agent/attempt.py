@@ -3,19 +3,27 @@
 from collections.abc import Sequence
 from typing import assert_never
 
-from cloister.agent.evidence.evidence import Evidence
-from cloister.agent.harness import Ending, Harness, OutOfBudget, Unfinished, Workplace
-from cloister.agent.native.conversation import Conversation
-from cloister.agent.native.loop import NativeHarness
-from cloister.agent.repair.harness import RepairHarness
-from cloister.agent.repair.words import left as search_left
+from cloister.agent.evidence.evidence import Claim, Evidence
+from cloister.agent.harnesses.api import Ending, Harness, OutOfBudget, Unfinished, Workplace
+from cloister.agent.harnesses.native.conversation import Conversation
+from cloister.agent.harnesses.native.loop import NativeHarness
 from cloister.agent.roles import what_is_left
 from cloister.core.attempts import NATIVE, REPAIR
 from cloister.core.errors import UserError
-from cloister.core.events import AttemptEnded, CandidatesTried, Event, ModelReplied, ToolReturned
+from cloister.core.events import (
+    AttemptEnded,
+    CandidatesTried,
+    Event,
+    FinishRefused,
+    ModelReplied,
+    ProofTaken,
+    ToolReturned,
+)
+from cloister.core.log import Index, replayed, round_start
 from cloister.core.requests import Outcome, ToolCall
+from cloister.core.text import one_line
 
-HARNESSES: dict[str, Harness] = {NATIVE: NativeHarness(), REPAIR: RepairHarness()}
+HARNESSES = (NATIVE, REPAIR)
 
 _CUT_OFF = "Interrupted: the time budget ran out. Changes made until then are kept."
 
@@ -26,7 +34,11 @@ def choose_harness(name: str) -> Harness:
         raise UserError(
             "unknown_harness", f"There is no harness {name[:40]!r}. Known: {', '.join(sorted(HARNESSES))}."
         )
-    return HARNESSES[name]
+    if name == NATIVE:
+        return NativeHarness()
+    from cloister.agent.harnesses.repair.harness import RepairHarness  # noqa: PLC0415  (takes long to load)
+
+    return RepairHarness()
 
 
 async def work(place: Workplace, evidence: Evidence, harness: Harness) -> AttemptEnded:
@@ -38,7 +50,7 @@ async def work(place: Workplace, evidence: Evidence, harness: Harness) -> Attemp
         ending: Ending | None = None
         with place.clock.running():
             if place.clock.left > 0:
-                ending = await harness.drive(place, evidence)
+                ending = await _as_replayed(place, evidence) or await harness.drive(place, evidence)
         match ending:
             case AttemptEnded():
                 return ending
@@ -56,6 +68,22 @@ async def work(place: Workplace, evidence: Evidence, harness: Harness) -> Attemp
                 assert_never(ending)
 
 
+async def _as_replayed(place: Workplace, evidence: Evidence) -> AttemptEnded | None:
+    """Prove a change that was replayed on a moved base without conflicts. None: it takes work."""
+    events = place.journal.events
+    start = round_start(events)
+    own = Index(events[start:])
+    if not replayed(events) or own.first(ModelReplied, ProofTaken, FinishRefused, attempt=place.attempt):
+        return None
+    before = Index(events[:start]).last(AttemptEnded)
+    claim = Claim(place.progress().steps, before.reason if before else "", len(events))
+    result = await evidence.try_finish(claim)
+    if isinstance(result, AttemptEnded):
+        return result
+    await evidence.record(FinishRefused(place.attempt, one_line(result.why)))
+    return None
+
+
 async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
     """Save the files, and end the turn that the time-out interrupted."""
     so_far = place.progress()
@@ -69,7 +97,9 @@ async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
 async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reason: str) -> AttemptEnded:
     """Let the model, if there is one, say what is left, and end."""
     words = ""
-    if isinstance(harness, RepairHarness):
+    if not isinstance(harness, NativeHarness):
+        from cloister.agent.harnesses.repair.words import left as search_left  # noqa: PLC0415
+
         done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
         words = search_left(done.tried if done else 0, done.total if done else 0)
     elif place.models.chain("code"):

@@ -7,13 +7,16 @@ from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
+    BaseFixed,
     ChecksRan,
     Event,
     ModelChosen,
     ModelReplied,
     ModelSwitched,
+    PauseRequested,
     PhaseStarted,
     ProofTaken,
+    ResumeRequested,
     RunClaimed,
     RunContinued,
     RunPaused,
@@ -72,6 +75,7 @@ class _Fold:
         self._attempt = attempt
         self._so_far = Progress()
         self._clock: float | None = None
+        self._paused = False
 
     def over(self, events: Sequence[Event]) -> Progress:
         """Add `events`; return the progress so far."""
@@ -79,18 +83,25 @@ class _Fold:
             self._take(event)
         return self._so_far
 
+    def _count_time(self, event: Event) -> None:
+        if self._clock is not None:
+            if not isinstance(event.body, RunClaimed) and not self._paused:
+                until = event.body.since if isinstance(event.body, RunPaused) else event.at
+                self._so_far.seconds += max(0.0, until - self._clock)
+            self._clock = event.at
+        if isinstance(event.body, PauseRequested | ResumeRequested):
+            self._paused = isinstance(event.body, PauseRequested)
+
     def _take(self, event: Event) -> None:
         attempt, so_far = self._attempt, self._so_far
-        if self._clock is not None:
-            if not isinstance(event.body, RunClaimed):
-                until = event.body.since if isinstance(event.body, RunPaused) else event.at
-                so_far.seconds += max(0.0, until - self._clock)
-            self._clock = event.at
+        self._count_time(event)
         match event.body:
             case PhaseStarted(phase="baseline") | AttemptStarted() if self._clock is None:
                 self._clock = event.at
+            case BaseFixed():  # save points on another base do not count
+                so_far.commit = so_far.comparison = None
             case RunContinued():  # time and silence count per round
-                so_far.seconds, so_far.silent, self._clock = 0.0, 0, None
+                so_far.seconds, so_far.silent, self._clock, self._paused = 0.0, 0, None, False
             case ModelReplied() as body if body.attempt == attempt:
                 so_far.steps += 1
                 so_far.usage += body.usage

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -12,6 +11,7 @@ from urllib.parse import unquote
 import msgspec
 
 from cloister.app import default_data_dir
+from cloister.app.triggers.entries import HookTrigger, SlackTrigger, TriggerEntry, check_triggers
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import UserError, describe
 from cloister.core.model_config import ModelRoutes, check_routes
@@ -23,6 +23,7 @@ from cloister.core.requests import (
     Patience,
     PoolWish,
     Quota,
+    Retention,
     SavePointLimits,
     check_budget,
 )
@@ -73,6 +74,19 @@ class ProjectEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The policy file, from the configuration file's directory."""
 
 
+class MailEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"sender": "from"}):
+    """The `[mail]` table of the configuration file: the server that sends notices as e-mail."""
+
+    server: str
+    """`HOST:PORT`."""
+    sender: str
+    """`Name <address>`."""
+    user: str | None = None
+    password: str | None = None
+    """Where the password is, as in a credential."""
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+
+
 class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`config.toml` in the data directory, or the file that `CLOISTER_CONFIG` names."""
 
@@ -87,8 +101,17 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     models: ModelRoutes = ModelRoutes()
     """Which model does what; a role that no table names takes `model`."""
     port: int = 7717
+    listen: str = "127.0.0.1"
+    """The address that a server listens on, with `:PORT` if it is not `port`."""
+    tls_cert: str | None = None
+    """The server's certificate with its chain, in PEM, from the configuration file's directory."""
+    tls_key: str | None = None
     hosts: tuple[str, ...] = ()
-    """Names, with a port if it is not the usual one, by which a reverse proxy on this machine calls the server."""
+    """Names, with a port if it is not the usual one, by which browsers and reverse proxies call the server."""
+    proxies: tuple[str, ...] = ()
+    """Addresses or networks of reverse proxies whose `X-Forwarded-*` headers are believed."""
+    ca: str | None = None
+    """Certificates of the authority that signed the one of the server that commands go to, in PEM."""
     concurrent_runs: int = 2
     runtime: str | None = None
     """Path or name of the OCI runtime of the `container` tier; None takes the first of crun and runc that works."""
@@ -111,20 +134,32 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
     forge: tuple[ForgeEntry, ...] = ()
     """Forges that get pull requests, one `[[forge]]` table each."""
+    trigger: tuple[TriggerEntry, ...] = ()
+    """What starts runs from outside, one `[[trigger]]` table each."""
     author: str = "Cloister <cloister@localhost>"
     """The author of commits."""
+    signing_key: str | None = None
+    """The file of the SSH key that signs them, from the configuration file's directory."""
     people: dict[str, str] = {}
     """User, as tokens and runs name them → `Name <address>`, for the line Co-authored-by of commits they asked for."""
     follow_seconds: float = 60.0
     """How often a server looks at open pull requests for comments and CI results; 0: never."""
+    mail: MailEntry | None = None
+    private_webhooks: tuple[str, ...] = ()
+    """Hosts, with `:PORT` if only that, that webhooks may call although their addresses are not public."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
     project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
     save_points: SavePointLimits = SavePointLimits()
+    retention: Retention = Retention()
+    object_cache_gib: float = 10.0
+    """Size of the cache of fetched repositories, which later runs start from; 0 turns it off."""
     otlp_endpoint: str | None = None
     """Base URL of an OpenTelemetry collector that a server sends the audit to."""
+    otlp_traces: bool = False
+    """Whether that collector also gets traces of the runs."""
     audit_heads: tuple[str, ...] = ()
     """Where the audit's signed heads are sent: paths of files, addresses that take POST, `syslog:/dev/log`."""
 
@@ -151,6 +186,10 @@ class Settings(msgspec.Struct, frozen=True):
     """`CLOISTER_SERVER`: the address of the server that commands go to."""
     token: Secret = ""
     """`CLOISTER_TOKEN`: the token for that server."""
+    desktop: bool = False
+    """Whether a browser can be shown here."""
+    ca: Path | None = None
+    """`CLOISTER_CA`, or the setting `ca`."""
 
     @property
     def log_path(self) -> Path:
@@ -167,6 +206,8 @@ def _read_file(path: Path, *, required: bool) -> FileSettings:
         return FileSettings()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError("bad_config", f"{path} cannot be read: {error}.") from None
+    import tomllib  # noqa: PLC0415  (often there is no such file)
+
     try:
         found = msgspec.convert(tomllib.loads(text), FileSettings)
     except tomllib.TOMLDecodeError as error:
@@ -193,14 +234,53 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"hosts are names such as cloister.example.org, not {wrong[:80]!r}."
     if not 1 <= found.concurrent_runs <= 64:
         return f"concurrent_runs is from 1 to 64, not {found.concurrent_runs}."
+    if wrong := next((one for one in found.proxies if not _is_network(one)), None):
+        return f"proxies are addresses such as 10.0.0.7 or 10.0.0.0/24, not {wrong[:80]!r}."
     named = (found.author, *found.people.values())
     if wrong := next((one for one in named if not _PERSON.fullmatch(one)), None):
         return f"a person is written as Name <address>, not {wrong[:80]!r}."
+    if found.mail is not None and (problem := _mail_problem(found.mail)):
+        return problem
     if found.follow_seconds != 0 and not 1 <= found.follow_seconds <= 86_400:
         return f"follow_seconds is from 1 to 86400, or 0 for never, not {found.follow_seconds}."
+    if not 0 <= found.object_cache_gib <= 100_000:
+        return f"object_cache_gib is from 0 to 100000, not {found.object_cache_gib}."
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
-    return check_budget(found.budget) or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
+    return (
+        check_budget(found.budget)
+        or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
+        or _trigger_problem(found)
+    )
+
+
+def _trigger_problem(found: FileSettings) -> str | None:
+    if not found.trigger:
+        return None
+    from cloister.app.triggers.schedule import check_cron  # noqa: PLC0415  (often there is none)
+
+    return check_triggers(found.trigger, check_cron)
+
+
+def _mail_problem(mail: MailEntry) -> str | None:
+    host, _, port = mail.server.rpartition(":")
+    if not host or not port.isdigit() or not 1 <= int(port) <= 65_535:
+        return f"the mail server is written as HOST:PORT, not {mail.server[:80]!r}."
+    if not _PERSON.fullmatch(mail.sender):
+        return f"the sender of mail is written as Name <address>, not {mail.sender[:80]!r}."
+    if (mail.user is None) != (mail.password is None):
+        return "mail needs a user and a password, or neither."
+    return None
+
+
+def _is_network(text: str) -> bool:
+    from ipaddress import ip_network  # noqa: PLC0415  (few settings name one)
+
+    try:
+        ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
 
 
 def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = None) -> Settings:
@@ -218,6 +298,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         # The variables of OpenAI's own client, which people point at servers of their own.
         url = other
         keys.setdefault("compatible", keys.get("openai", ""))
+    authority = env.get("CLOISTER_CA") or (str(config.parent / settings.ca) if settings.ca else None)
     collector = env.get("OTEL_EXPORTER_OTLP_ENDPOINT") or settings.otlp_endpoint
     return Settings(
         data_dir=data,
@@ -232,11 +313,18 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         otlp_headers=_headers(env.get("OTEL_EXPORTER_OTLP_HEADERS", "")),
         server=env.get("CLOISTER_SERVER") or None,
         token=env.get("CLOISTER_TOKEN", "").strip(),
+        desktop=bool(env.get("WAYLAND_DISPLAY") or env.get("DISPLAY")),
+        ca=Path(authority).expanduser() if authority else None,
     )
 
 
 def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
-    named = (one.source.partition(":") for one in (*settings.credential, *settings.forge))
+    sources = [one.source for one in (*settings.credential, *settings.forge)]
+    sources += [one.hook for one in settings.forge if one.hook]
+    sources += [one.source for one in settings.trigger if isinstance(one, HookTrigger)]
+    sources += [text for one in settings.trigger if isinstance(one, SlackTrigger) for text in one.sources]
+    sources += [settings.mail.password] if settings.mail and settings.mail.password else []
+    named = (one.partition(":") for one in sources)
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}
 
 

@@ -7,9 +7,10 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, supp
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import anyio
+import msgspec
 
 from cloister.agent.budget.purse import NoLedger
 from cloister.app.config import (
@@ -21,23 +22,27 @@ from cloister.app.config import (
     model_shelf,
     rule_files,
 )
+from cloister.app.overview import Overview
 from cloister.app.settings import Settings
+from cloister.app.triggers import INBOX_FILE
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.errors import CloisterError, HostError
+from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.events import Event, PromptReceived
 from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
-from cloister.core.log import Journal
 from cloister.core.requests import NewRun
+from cloister.core.system.locks import take
 from cloister.egress.credentials import Vault, read_credentials
 from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent, Record
 from cloister.forge import Forges
+from cloister.forge.cache import ObjectCache
+from cloister.forge.change import Author
 from cloister.forge.host import LocalRepositories
-from cloister.log.api import AuditLog, Backbone
+from cloister.log.api import AuditLog, Backbone, RunRow
 from cloister.log.audit.details import fact
 from cloister.log.audit.export import CURSOR_FILE, Collector, HeadExport, check_endpoint, check_place, ship
 from cloister.log.audit.head import HeadFile
@@ -45,8 +50,8 @@ from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, open_no_models, skipped
 from cloister.policy.api import Policy
+from cloister.runs import delivery
 from cloister.runs.budget import BudgetLedger
-from cloister.runs.delivery import SavePointCollector
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
 from cloister.runs.services import RunServices
@@ -60,7 +65,9 @@ from cloister.sandbox.pool import Pool, open_pool
 from cloister.sandbox.providers import Providers
 from cloister.sandbox.store.api import Shortage
 from cloister.sandbox.templates.catalog import Templates
-from cloister.system.locks import take
+
+if TYPE_CHECKING:
+    from cloister.app.triggers.hooks import Hooks
 
 LAST_HEAD_SECONDS = 3.0
 """How long the end of a process waits for the export of the last signed head."""
@@ -83,6 +90,10 @@ class App:
     workshop: Workshop
     set_up: Callable[[NewRun, Report, str], Awaitable[tuple[Prepared, tuple[Diagnosis, ...]]]]
     """Builds and checks the environment of a repository."""
+    overview: Overview
+    """The rows of all runs and the sandboxes, as they change."""
+    hooks: "Hooks | None" = None
+    """Takes webhooks, in a server whose settings have some."""
 
 
 async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
@@ -117,41 +128,77 @@ def _audited(settings: Settings, log: AuditLog) -> Record:
 def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
-    forges = Forges()
+    cache = ObjectCache(settings.data_dir / "objects", int(settings.file.object_cache_gib * 2**30))
+    forges = Forges(cache=cache)
     if settings.file.forge:
         from cloister.app.forges import forge_places  # loads an HTTP client
 
-        forges = Forges(places=forge_places(settings, doorway.vault))
+        forges = Forges(places=forge_places(settings, doorway.vault), cache=cache)
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
-def _collector(settings: Settings, backbone: Backbone) -> SavePointCollector:
-    repositories = LocalRepositories(settings.data_dir)
-    return SavePointCollector(
-        backbone, partial(whole_log, backbone), repositories, settings.file.save_points, settings.user
+def old_files(settings: Settings, backbone: Backbone, host: Providers) -> delivery.Collector:
+    """What removes files that are older than the settings keep."""
+    repositories, file = LocalRepositories(settings.data_dir), settings.file
+    read = partial(whole_log, backbone)
+    return delivery.Collector(
+        backbone, read, repositories, file.save_points, settings.user, file.retention, host
     )
 
 
 @asynccontextmanager
-async def _followed(
-    settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor
-) -> AsyncGenerator[None]:
-    """Follow the pull requests of runs while the block lasts, if the settings name a forge."""
+async def _received(
+    settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor, vault: Vault
+) -> AsyncGenerator["Hooks | None"]:
+    """Follow the pull requests of runs while the block lasts, and take webhooks, where the settings name some."""
 
     async def tell(run: RunId, prompt: PromptReceived) -> None:
-        await services.repositories.open(run)
-        await backbone.append_outside(run, prompt)
+        async with services.repositories.working(run):
+            await services.repositories.open(run)
+            await backbone.append_outside(run, prompt)
         supervisor.drive(run)
 
-    if not settings.file.forge or not settings.file.follow_seconds:
-        yield
+    file = settings.file
+    if not file.forge and not file.trigger:
+        yield None
         return
+    from cloister.app.forges import forge_places
+    from cloister.app.triggers.entries import SlackTrigger
+    from cloister.app.triggers.hooks import Hooks, all_hooks
+    from cloister.app.triggers.start import Starter
+    from cloister.app.triggers.threads import Threads
+    from cloister.log.sqlite.inbox import open_inbox
     from cloister.runs.follow_up import Follower  # loads an HTTP client
 
-    marks, seconds = settings.data_dir / "pull-requests.json", settings.file.follow_seconds
-    follower = Follower(services.forges, backbone, services.log, tell, settings.user, marks, seconds)
-    async with _background(follower.run):
-        yield
+    marks, seconds = settings.data_dir / "pull-requests.json", file.follow_seconds
+    bare = services.repositories.open
+    follower = Follower(services.forges, backbone, services.log, tell, bare, settings.user, marks, seconds)
+    async with AsyncExitStack() as stack:
+        if seconds and file.forge:
+            await stack.enter_async_context(_background(follower.run))
+        hooks = all_hooks(settings, forge_places(settings, vault))
+        if not hooks and not file.trigger:
+            yield None
+            return
+        inbox = await stack.enter_async_context(open_inbox(settings.data_dir / INBOX_FILE))
+        entries = {one.name: one for one in file.trigger}
+        starter = Starter(inbox, backbone, services.forges, entries, services.log, settings.user)
+        slack = {name: one for name, one in entries.items() if isinstance(one, SlackTrigger)}
+        threads = Threads(inbox, backbone, vault, slack, services.log, tell)
+        received = Hooks(inbox, vault, hooks, follower if file.forge else None, starter, threads)
+        await stack.enter_async_context(_background(received.run))
+        yield received
+
+
+def _chores(
+    settings: Settings, backbone: Backbone, host: Providers, warming: Warming, vault: Vault
+) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
+    """What a server does beside driving runs: keep templates warm, remove old files, send notices."""
+    from cloister.app.notices.sender import Sender
+    from cloister.log.sqlite.outbox import OUTBOX_FILE, Outbox
+
+    sender = Sender(Outbox(settings.data_dir / OUTBOX_FILE), backbone, vault, settings)
+    return warming.keep_warm, old_files(settings, backbone, host).run, sender.run
 
 
 @contextmanager
@@ -198,13 +245,22 @@ async def _background(work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncGen
 
 
 @asynccontextmanager
-async def _exported(settings: Settings, log: AuditLog) -> AsyncGenerator[None]:
-    """Send the audit to the configured collector, if any, while the block lasts."""
+async def _exported(settings: Settings, log: Backbone) -> AsyncGenerator[None]:
+    """Send the audit, and traces if wanted, to the configured collector, if any, while the block lasts."""
     if settings.file.otlp_endpoint is None:
+        if settings.file.otlp_traces:
+            raise UserError("bad_config", "otlp_traces needs the collector's address: set otlp_endpoint.")
         yield
         return
     collector = Collector(check_endpoint(settings.file.otlp_endpoint), settings.otlp_headers)
-    async with _background(partial(ship, log, settings.data_dir / CURSOR_FILE, collector)):
+    async with AsyncExitStack() as stack:
+        work = partial(ship, log, settings.data_dir / CURSOR_FILE, collector)
+        await stack.enter_async_context(_background(work))
+        if settings.file.otlp_traces:
+            from cloister.log.traces import STATE_FILE, ship_traces
+
+            traces = partial(ship_traces, log, settings.data_dir / STATE_FILE, collector)
+            await stack.enter_async_context(_background(traces))
         yield
 
 
@@ -236,6 +292,16 @@ async def _heads_exported(settings: Settings) -> AsyncGenerator[None]:
             await export.step()
 
 
+def _signing_key(settings: Settings) -> Path | None:
+    """Raises `UserError` (`bad_config`) if the file is missing: a run must not find that out at its end."""
+    if settings.file.signing_key is None:
+        return None
+    key = settings.config_path.parent / Path(settings.file.signing_key).expanduser()
+    if not key.is_file():
+        raise UserError("bad_config", f"The signing key {key} of {settings.config_path} is no file.")
+    return key
+
+
 def _services(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
@@ -258,7 +324,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
             open_models(access, job_of(new)) if calls_models(access, new) else open_no_models()
         ),
         harness=partial(harness_for, access),
-        author=settings.file.author,
+        author=Author(settings.file.author, _signing_key(settings)),
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
         rules=rule_files(settings),
@@ -275,6 +341,14 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         left_out=lambda new: skipped(access, "code", job_of(new)) if calls_models(access, new) else {},
         audit_head=HeadFile(settings.log_path).read,
     )
+
+
+def _overview(backbone: Backbone, sandboxes: Sandboxes, supervisor: Supervisor) -> Overview:
+    def complete(row: RunRow) -> RunRow:
+        why = None if row.state == "finished" else supervisor.why_waiting(row.id, row.state)
+        return msgspec.structs.replace(row, state="paused", reason=why) if why else row
+
+    return Overview(backbone, sandboxes.list, complete)
 
 
 @asynccontextmanager
@@ -318,23 +392,42 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
         look = _look(host, pool)
         services = _services(settings, pool, warming, doorway, backbone, ledger, local, look)
-
-        async def drive(journal: Journal, run: RunId) -> None:
-            await drive_run(services, journal, run)
-
         supervisor = Supervisor(
             backbone,
             owner,
-            drive,
+            partial(drive_run, services),
             concurrent=settings.file.concurrent_runs,
             claims_all=role == "server",
             look=look,
         )
         await stack.enter_async_context(open_supervisor(supervisor))
+        hooks = None
         if role == "server":
-            await stack.enter_async_context(_background(warming.keep_warm))
-            await stack.enter_async_context(_background(_collector(settings, backbone).run))
-            await stack.enter_async_context(_followed(settings, services, backbone, supervisor))
+            for work in _chores(settings, backbone, host, warming, doorway.vault):
+                await stack.enter_async_context(_background(work))
+            received = _received(settings, services, backbone, supervisor, doorway.vault)
+            hooks = await stack.enter_async_context(received)
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
-        yield App(*parts, warming.workshop, set_up)
+        app = App(*parts, warming.workshop, set_up, _overview(backbone, sandboxes, supervisor), hooks)
+        async with _triggered(app):
+            yield app
+
+
+@asynccontextmanager
+async def _triggered(app: App) -> AsyncGenerator[None]:
+    """Start the runs that triggers ask for while the block lasts, as the verb `submit` does for an operator."""
+    if app.hooks is None or not app.hooks.starter.entries:
+        yield
+        return
+    from cloister.app.tokens import Caller
+    from cloister.app.verbs.local import LocalVerbs
+
+    def verbs(who: str) -> LocalVerbs:
+        return LocalVerbs(app, Caller(who, "operator"))
+
+    async with (
+        _background(partial(app.hooks.starter.run, verbs)),
+        _background(partial(app.hooks.threads.run, verbs)),
+    ):
+        yield

@@ -1,4 +1,4 @@
-"""Start processes on this machine: a detached server, and git in the caller's checkout."""
+"""Start processes on this machine: a detached server, a browser, and git in the caller's checkout."""
 
 import os
 import shutil
@@ -19,11 +19,9 @@ class GitResult(NamedTuple):
     err: str
 
 
-def start_server(data_dir: Path, port: int | None, config: Path | None) -> Callable[[], bool]:
+def start_server(data_dir: Path, options: list[str], config: Path | None) -> Callable[[], bool]:
     """Start a server in its own session, with output to `server.log`. Returns a function: has it ended?"""
-    argv = [sys.executable, "-m", "cloister", "--data-dir", str(data_dir), "serve"]
-    if port is not None:
-        argv += ["--port", str(port)]
+    argv = [sys.executable, "-m", "cloister", "--data-dir", str(data_dir), "serve", *options]
     env = dict(os.environ)
     if config is not None:
         # The server runs in another directory, so the path must be absolute.
@@ -53,6 +51,21 @@ def start_server(data_dir: Path, port: int | None, config: Path | None) -> Calla
             return True
 
     return ended
+
+
+def show_page(url: str) -> None:
+    """Show an address in the desktop's browser, if there is a program for that; it outlives this process."""
+    program = shutil.which("xdg-open") or shutil.which("open")
+    if program is None:
+        return
+    process = subprocess.Popen(
+        [program, url],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    process.returncode = 0  # keep Popen from warning about an unreaped child
 
 
 def git(repo: Path, *args: str) -> GitResult:

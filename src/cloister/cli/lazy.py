@@ -8,15 +8,19 @@ from typer.core import TyperGroup
 from typer.models import TyperInfo
 
 from cloister.cli.quick import screen
+from cloister.core.errors import UserError
 
 COMMANDS = {
     "run": "run:run",
+    "fleet": "run:fleet",
     "ps": "watch:ps",
     "watch": "watch:watch",
     "say": "watch:say",
     "stop": "watch:stop",
     "answer": "watch:answer",
     "interrupt": "watch:interrupt",
+    "pause": "watch:pause",
+    "resume": "watch:resume",
     "log": "result:log",
     "diff": "result:diff",
     "why": "result:why",
@@ -25,14 +29,16 @@ COMMANDS = {
     "pr": "result:pr",
     "tree": "branch:tree",
     "fork": "branch:fork",
+    "rebase": "branch:rebase",
     "rewind": "branch:rewind",
     "compare": "result:compare",
     "receipt": "result:receipt",
     "audit": "audit:app",
     "rm": "result:rm",
+    "gc": "result:gc",
     "budget": "result:budget",
     "sandbox": "sandbox.sandbox:app",
-    "snapshot": "snapshot:app",
+    "snapshot": "sandbox.snapshot:app",
     "template": "template:app",
     "env": "env:app",
     "init": "env:init",
@@ -40,7 +46,10 @@ COMMANDS = {
     "policy": "policy:app",
     "forge": "result:forge",
     "token": "token:app",
+    "trigger": "trigger:app",
+    "webhook": "webhook:app",
     "serve": "serve:serve",
+    "open": "serve:open_page",
     "doctor": "doctor:doctor",
 }
 """Command → its module below `cli/commands`, and the function or the group of commands there."""
@@ -54,6 +63,15 @@ class LazyGroup(TyperGroup):
 
     def list_commands(self, ctx: typer.Context) -> list[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return list(COMMANDS)
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from difflib import get_close_matches
+
+            near = get_close_matches(args[0], COMMANDS, 1)
+            hint = f"Did you mean `cloister {near[0]}`?" if near else "`cloister --help` lists them."
+            raise UserError("no_command", f"There is no command {args[0]!r}. {hint}")
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         if cmd_name not in COMMANDS:

@@ -115,10 +115,15 @@ async def _models(verbs: "Verbs") -> list[str]:
     return [model.name for model in await verbs.models.list()]
 
 
+async def _triggers(verbs: "Verbs") -> list[str]:
+    return [one.name for one in await verbs.triggers.list()]
+
+
 complete_run = _completion(_runs, quick=True)
 complete_sandbox = _completion(_sandboxes)
 complete_snapshot = _completion(_snapshots)
 complete_model = _completion(_models)
+complete_trigger = _completion(_triggers)
 
 RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."
 
@@ -155,6 +160,14 @@ AllowTestChanges = Annotated[
         "--allow-test-changes",
         metavar="PATTERN",
         help="Test files that the task may change, as in 'tests/test_old.py' or 'tests/**'; repeat for several.",
+    ),
+]
+AskTestChanges = Annotated[
+    bool | None,
+    typer.Option(
+        "--ask-test-changes/--no-ask-test-changes",
+        help="Ask a person if changes of tests are all that refuses the end. Default: if you watch at a terminal.",
+        show_default=False,
     ),
 ]
 Plain = Annotated[

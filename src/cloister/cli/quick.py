@@ -9,51 +9,56 @@ from collections.abc import Mapping, Sequence
 GROUPS: dict[str, dict[str, str]] = {
     "run": {
         "run": "start a run and watch it",
+        "fleet": "one prompt, many repos",
         "say": "send it a message",
         "answer": "allow or deny a question",
         "interrupt": "stop its current step",
+        "pause": "wait before its next step",
+        "resume": "let a paused run go on",
         "stop": "stop it; saved work stays",
         "fork": "continue from a save point",
         "rewind": "go back to a save point",
+        "rebase": "replay it on a moved base",
     },
     "change": {
         "diff": "the change as a diff",
         "apply": "put it into a repository",
         "pr": "propose it as pull request",
-        "compare": "two runs side by side",
         "receipt": "what the run touched",
         "rm": "delete files of old runs",
     },
-    "policy": {
-        "policy": "test and explain rules",
-        "token": "tokens of the server",
-        "audit": "the signed record",
-    },
     "watch": {
+        "open": "show it in a browser",
         "ps": "list runs",
         "watch": "show a run live",
         "log": "every event of a run",
         "why": "the turn behind a line",
         "verify": "run a proof again",
         "tree": "its attempts, save points",
+        "compare": "two runs side by side",
         "budget": "limits and spending",
     },
-    "sandbox": {
+    "operate": {
         "sandbox": "make and use sandboxes",
         "snapshot": "kept files of sandboxes",
         "template": "what sandboxes start from",
         "env": "a repository's environment",
         "init": "write .cloister/config.toml",
-    },
-    "operate": {
         "doctor": "can a run start here?",
         "serve": "the server of this machine",
         "model": "local models; switch a run",
         "forge": "hosts of pull requests",
+        "policy": "test and explain rules",
+        "token": "tokens of the server",
+        "audit": "the signed record",
+        "trigger": "what starts runs",
+        "webhook": "notices about runs",
+        "gc": "remove what is old",
     },
 }
 """Group → command → what it does, in at most 27 characters."""
-_LEFT = ("run", "change", "policy")
+_HEADS = {"run": 'RUN, as in: cloister run "fix the test"'}
+_LEFT = ("run", "watch")
 _NAME, _COLUMN = 12, 40
 
 
@@ -62,21 +67,21 @@ def screen() -> str:
     sides: list[list[str]] = [[], []]
     for group, commands in GROUPS.items():
         lines = sides[group not in _LEFT]
-        lines += [group.upper(), *(f"  {name:<{_NAME - 2}}{words}" for name, words in commands.items())]
+        lines += [
+            _HEADS.get(group, group.upper()),
+            *(f"  {name:<{_NAME - 2}}{words}" for name, words in commands.items()),
+        ]
     rows = max(map(len, sides))
     left, right = (side + [""] * (rows - len(side)) for side in sides)
     return "".join(
         [
-            "Give it a prompt and a repository, get a proven change on a branch.\n",
-            'Begin in a git repository:  cloister run "fix the failing test"\n',
             *(f"{a:<{_COLUMN}}{b}".rstrip() + "\n" for a, b in zip(left, right, strict=True)),
-            "cloister [--data-dir DIR] [--server URL --token-file FILE] COMMAND …\n",
-            "cloister COMMAND -h explains it · --version · --install-completion\n",
+            "Also: --data-dir DIR, --server URL, --version, --install-completion; COMMAND -h\n",
         ]
     )
 
 
-_OF_RUNS = {*GROUPS["run"], *GROUPS["change"], *GROUPS["watch"]} - {"run", "ps"}
+_OF_RUNS = {*GROUPS["run"], *GROUPS["change"], *GROUPS["watch"]} - {"run", "fleet", "ps"}
 """Commands whose first argument is a run."""
 _SHELLS = ("complete_bash", "complete_zsh", "complete_fish")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")

@@ -44,6 +44,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    ask_test_changes: bool | None = None
     setup: str = "auto"
     pull_request: bool | None = None
     model: str | None = None
@@ -131,6 +132,9 @@ class RunOptions(NamedTuple):
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    ask_test_changes: bool | None = None
+    attended: bool = False
+    """True if a person watches the run at a terminal: they are asked unless an option or the file says no."""
     harness: str | None = None
     seed: int | None = None
     setup: str = "auto"
@@ -162,6 +166,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
+        ask_test_changes=_first(options.ask_test_changes, file.ask_test_changes, options.attended),
         setup=typed(options.setup) if options.setup != "auto" else file.setup,
         pull_request=file.pull_request if options.pull_request is None else options.pull_request,
         key=file.key,
@@ -171,6 +176,11 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
     if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)
     return wish
+
+
+def _first(*values: bool | None) -> bool:
+    """The first that is not None."""
+    return next((value for value in values if value is not None), False)
 
 
 def _budget(options: RunOptions, wish: BudgetWish) -> BudgetWish:
@@ -221,6 +231,9 @@ def _number(text: str) -> float | str:
 def repository(name: str, home: Path = _HERE) -> str:
     """Return a URL unchanged and a path made absolute from `home`. Raises `UserError` (`no_repository`)."""
     if _URL.match(name) or _SCP.match(name):
+        from cloister.forge.plain_git import is_url
+
+        is_url(name)  # raises for one that cannot be fetched
         return name
     if not name.strip():
         return current_repository()
@@ -229,6 +242,8 @@ def repository(name: str, home: Path = _HERE) -> str:
         path = path.resolve(strict=True)
     except (OSError, RuntimeError):
         raise UserError("no_repository", f"There is no repository {name}: the path does not exist.") from None
+    if path.is_file():
+        raise UserError("no_repository", f"{name} is a file: give the directory of a git repository.")
     return typed(str(path))
 
 
@@ -236,11 +251,13 @@ def current_repository() -> str:
     """The repository around the current directory. Raises `UserError` (`no_repository`)."""
     here = Path.cwd()
     for place in (here, *here.parents):
-        if (place / ".git").exists():
+        bare = place.name != ".git" and all((place / name).exists() for name in ("HEAD", "objects", "refs"))
+        if bare or (place / ".git").exists():
             return typed(str(place))
     raise UserError(
         "no_repository",
-        f"{here} is not inside a git repository: change to one, or name one with --repo PATH|URL.",
+        f"{here} is not inside a git repository: change to one, or name one with --repo PATH|URL, "
+        "or make one: `git init && git add -A && git commit -m first`.",
     )
 
 

@@ -122,7 +122,7 @@ class Comparison(msgspec.Struct, frozen=True):
     skipped: tuple[str, ...] = ()
     """Ran before and skipped now. Never green."""
     weakened: tuple[str, ...] = ()
-    """Red before, and the test or the selection of tests was weakened. Never green."""
+    """The test or the selection of tests was weakened. Never green."""
     flaky: tuple[str, ...] = ()
     """Failed and passed on the same files: not counted as red."""
     not_run: tuple[str, ...] = ()

@@ -44,14 +44,17 @@ class HostError(CloisterError):
 
 
 class OutsideError(CloisterError):
-    """Something outside this machine failed. `retryable` says whether the same call may work later."""
+    """Something outside this machine failed. `retryable` says whether the same call may work later.
+
+    `after` is the number of seconds for which the other side asks to wait before that.
+    """
 
     exit_code = 4
     blame = "outside"
 
-    def __init__(self, code: str, message: str, *, retryable: bool = False) -> None:
+    def __init__(self, code: str, message: str, *, retryable: bool = False, after: float = 0.0) -> None:
         super().__init__(code, message)
-        self.retryable = retryable
+        self.retryable, self.after = retryable, after
 
 
 class SandboxLost(CloisterError):

@@ -174,6 +174,13 @@ GIT_MEMORY_BYTES = 2_147_483_648
 HISTORY_BYTES = 209_715_200
 """Packed history copied into a sandbox; longer history is cut at an older commit."""
 
+KEPT_BYTES = 67_108_864
+KEPT_FILES = 2_000
+"""Ignored files that a save point keeps."""
+
+LFS_BYTES = 2_147_483_648
+"""Content of LFS that is fetched for one run."""
+
 CHANGE_BYTES = 134_217_728
 """Packed size of one save point from a sandbox."""
 

@@ -15,6 +15,7 @@ from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
+    BaseFixed,
     ChecksRan,
     Delta,
     Event,
@@ -22,6 +23,7 @@ from cloister.core.events import (
     FinishRefused,
     Inherited,
     ModelReplied,
+    PromptReceived,
     ProofTaken,
     RunAdmitted,
     RunContinued,
@@ -232,6 +234,8 @@ def save_points(events: Sequence[Event], attempt: int) -> tuple[SavePoint, ...]:
     comparison: Comparison | None = None
     for event in effective(seen_by(events, attempt)):
         match event.body:
+            case BaseFixed():  # what was saved on another base cannot be continued here
+                found, comparison = [], None
             case (ChecksRan() | ProofTaken()) as body if body.attempt == attempt:
                 comparison = body.comparison
             case TurnEnded() as body if body.attempt == attempt:
@@ -253,6 +257,31 @@ def round_start(events: Sequence[Event]) -> int:
         if isinstance(events[position].body, RunContinued):
             return position
     return 0
+
+
+REBASE, CONFLICTS = "rebase", "conflicts"
+"""`PromptReceived.ref` of the message that asks for a replay on a moved base (also `rebase …`), and of its conflicts."""
+
+
+def rebase_due(events: Sequence[Event]) -> PromptReceived | None:
+    """The message of the newest round that asks for a replay, as long as that has not happened."""
+    asked: PromptReceived | None = None
+    for event in events[round_start(events) :]:
+        match event.body:
+            case PromptReceived(ref=ref) as body if ref.partition(" ")[0] == REBASE:
+                asked = body
+            case BaseFixed():
+                asked = None
+            case _:
+                pass
+    return asked
+
+
+def replayed(events: Sequence[Event]) -> bool:
+    """True if the newest round began with a change that was replayed on a moved base without conflicts."""
+    index = Index(events[round_start(events) :])
+    fixed = round_start(events) > 0 and index.first(BaseFixed) is not None
+    return fixed and not any(said.ref == CONFLICTS for said in index.of(PromptReceived))
 
 
 class Journal(Protocol):

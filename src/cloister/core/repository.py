@@ -56,6 +56,10 @@ class RepositorySettings(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     """Added to the detected variables."""
     template: str | None = None
+    keep: tuple[str, ...] = ()
+    """Patterns of ignored files that save points keep."""
+    lfs: tuple[str, ...] = ()
+    """Patterns of the files whose content is fetched from LFS; the others stay pointers."""
     files: dict[str, str] = {}
     """Key → the file that sets it."""
     problems: tuple[str, ...] = ()
@@ -74,6 +78,8 @@ class _Written(msgspec.Struct, frozen=True):
     services: list[str | OwnService] | None = None
     env: dict[str, str | int | float | bool] = {}
     template: str | None = None
+    keep: list[str] = []
+    lfs: bool | list[str] = False
 
 
 _FORMS = {
@@ -83,6 +89,8 @@ _FORMS = {
     "services": 'a list of names or tables, such as ["redis", {name = "postgresql", env = {POSTGRES_DB = "app"}}]',
     "env": 'a table, such as {DEBUG = "1"}',
     "template": 'a name, such as "default"',
+    "keep": 'a list of patterns of ignored files, such as [".env.test", "build/cache/**"]',
+    "lfs": 'true, or a list of patterns, such as ["assets/**"]',
 }
 
 
@@ -165,9 +173,21 @@ def _settings(written: _Written, files: dict[str, str], problems: list[str]) -> 
         services=services,
         env=dict(good[:_ENTRIES]),
         template=template,
+        keep=tuple([one for one in _patterns(written.keep) if _inside(one)]),
+        lfs=_patterns(written.lfs),
         files=files,
         problems=tuple((*problems, *(one_line(one, 100) for one in bad))[:_ENTRIES]),
     )
+
+
+def _patterns(value: bool | list[str]) -> tuple[str, ...]:
+    given = ["**"] if value is True else value or []
+    return tuple(one[:_VALUE_CHARS] for one in given if one.strip())[:_ENTRIES]
+
+
+def _inside(pattern: str) -> bool:
+    parts = pattern.split("/")
+    return not pattern.startswith(("/", ":")) and not {"..", ".git"} & set(parts) and "\0" not in pattern
 
 
 def _service(text: str) -> OwnService:

@@ -1,5 +1,6 @@
 """Records of the API and the configuration: requests, budgets, tiers, tool calls."""
 
+import math
 from typing import Annotated, Literal
 
 import msgspec
@@ -128,7 +129,9 @@ class ForgeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     host: str
     """As in the addresses of its repositories, such as `github.com` or `git.example.org:8443`."""
     source: str
-    """Where the token is, as in a credential; read on the host only."""
+    """Where the token is, or with `app_id` the App's private key, as in a credential; read on the host only."""
+    app_id: int | str | None = None
+    """The number or the client id of a GitHub App, which gets a token for each repository by itself."""
     kind: ForgeKind | None = None
     """None: the kind of a well-known host."""
     api: str | None = None
@@ -139,6 +142,8 @@ class ForgeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     """The user name that git sends with the token; None: the usual one of this kind."""
     labels: tuple[str, ...] = ()
     reviewers: tuple[str, ...] = ()
+    hook: str | None = None
+    """Where the secret of its webhooks is, as in a credential. They arrive at `/v1/hooks/HOST`."""
 
 
 CREDENTIAL_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -166,6 +171,25 @@ class SavePointLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """After the end of the run."""
     runs: Annotated[int, msgspec.Meta(ge=0)] = 500
     """Of this many finished runs, the newest."""
+
+
+class ProjectRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is different for the runs of some repositories."""
+
+    match: str
+    """Which: `host/path` of a URL or a directory, with `*` for any characters."""
+    files_days: Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long a server keeps files. Logs and the audit are never removed."""
+
+    files_days: Annotated[float, msgspec.Meta(ge=0)] = math.inf
+    """The repository of a finished run: its change, diff and save points; counted from its end."""
+    snapshots_days: Annotated[float, msgspec.Meta(ge=0)] = math.inf
+    """Snapshots of sandboxes, also those with a name."""
+    project: tuple[ProjectRetention, ...] = ()
+    """The first that matches counts."""
 
 
 class RunRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -215,6 +239,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tests, test files or checks that must be green; empty: those that the prompt names."""
     allow_test_changes: tuple[str, ...] = ()
     """Patterns of test files that the task may change; the changes are listed in the result."""
+    ask_test_changes: bool = False
+    """Ask a person if changes of tests are all that refuses the end; False: the refusal stays."""
     harness: str | None = None
     """`native` (the loop with a model) or `repair` (a search without one); None: `repair` if no model can be had."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0

@@ -7,7 +7,7 @@ from subprocess import DEVNULL
 
 import anyio
 
-from cloister.system._spawn import begin, ending
+from cloister.core.system._spawn import begin, ending
 
 
 class Failed(Exception):

@@ -62,6 +62,8 @@ class Credential(msgspec.Struct, frozen=True):
     """Header name, and header value with `{}` for the secret."""
     basic: str | None = None
     env: str | None = None
+    lines: bool = False
+    """True if the value may have several lines, as a private key."""
 
     def covers(self, method: str, path: str) -> bool:
         """True if the credential applies to this request, for every way a server may read the path."""
@@ -122,9 +124,9 @@ def _source(text: str) -> Source:
     return Source(kind, where.strip())  # pyright: ignore[reportArgumentType] - one of _KINDS
 
 
-def token_source(host: str, source: str) -> Credential:
-    """The token of a forge, for a `Vault`; no request of a sandbox gets it. Raises `ValueError`."""
-    return Credential(f"forge {host}", _source(source), host, 443, ())
+def token_source(host: str, source: str, *, lines: bool = False) -> Credential:
+    """The token or the private key of a forge, for a `Vault`; no request of a sandbox gets it. Raises `ValueError`."""
+    return Credential(f"forge {host}", _source(source), host, 443, (), lines=lines)
 
 
 def _pattern(method: str, host: str, port: int, path: str) -> RequestPattern:
@@ -151,36 +153,10 @@ MIN_CHARS = 8
 """A shorter secret cannot be replaced or found reliably."""
 
 _PREFIXES = (
-    "github_pat_",
-    "ghp_",
-    "gho_",
-    "ghu_",
-    "ghs_",
-    "ghr_",
-    "glpat-",
-    "gldt-",
-    "sk-ant-api03-",
-    "sk-ant-",
-    "sk-proj-",
-    "sk_live_",
-    "sk_test_",
-    "rk_live_",
-    "sk-",
-    "xoxb-",
-    "xoxp-",
-    "xapp-",
-    "npm_",
-    "pypi-",
-    "hf_",
-    "dckr_pat_",
-    "lin_api_",
-    "glsa_",
-    "dop_v1_",
-    "AKIA",
-    "ASIA",
-    "AIza",
-    "ya29.",
-    "SG.",
+    *("github_pat_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "glpat-", "gldt-", "sk-ant-api03-"),
+    *("sk-ant-", "sk-proj-", "sk_live_", "sk_test_", "rk_live_", "sk-", "xoxb-", "xoxp-", "xapp-"),
+    *("npm_", "pypi-", "hf_", "dckr_pat_", "lin_api_", "glsa_", "dop_v1_", "AKIA", "ASIA", "AIza"),
+    *("ya29.", "SG."),
 )
 """Public prefixes by which programs tell kinds of tokens apart."""
 
@@ -249,22 +225,22 @@ class Vault:
 
     async def value(self, credential: Credential) -> str:
         """Return the current value. Raises `Unreadable`."""
-        value = self._values.setdefault(credential.name, _Value())
+        value, lines = self._values.setdefault(credential.name, _Value()), credential.lines
         async with value.lock:
             match credential.source.kind:
                 case "env":
                     text = self._variables.get(credential.source.where)
                     if text is None:
                         raise Unreadable(f"the variable {credential.source.where} was not set")
-                    value.keep(_checked(text.encode("utf-8", errors="replace")), None)
+                    value.keep(_checked(text.encode("utf-8", errors="replace"), lines=lines), None)
                 case "file":
-                    await self._file(value, Path(credential.source.where))
+                    await self._file(value, Path(credential.source.where), lines=lines)
                 case "command":
-                    await self._asked(value, words_of(credential.source.where))
+                    await self._asked(value, words_of(credential.source.where), lines=lines)
                 case "keyring":
                     service, _, user = credential.source.where.partition("/")
                     argv = ("secret-tool", "lookup", "service", service, "username", user)
-                    await self._asked(value, argv)
+                    await self._asked(value, argv, lines=lines)
             if value.text is None:
                 raise Unreadable("it has no value")
             return value.text
@@ -282,21 +258,22 @@ class Vault:
         found = self._values.get(name)
         return tuple(found.known) if found else ()
 
-    async def _file(self, value: _Value, path: Path) -> None:
+    async def _file(self, value: _Value, path: Path, *, lines: bool) -> None:
         try:
             mark, data = await anyio.to_thread.run_sync(_read_file, path, value.mark)
         except OSError as error:
             raise Unreadable(f"its file cannot be read: {error.strerror}") from None
         if data is not None:
-            value.keep(_checked(data), mark)
+            value.keep(_checked(data, lines=lines), mark)
 
-    async def _asked(self, value: _Value, argv: tuple[str, ...]) -> None:
+    async def _asked(self, value: _Value, argv: tuple[str, ...], *, lines: bool) -> None:
         if anyio.current_time() - value.read_at < _FRESH_SECONDS:
             return
         if anyio.current_time() - value.failed_at < _DOUBT_SECONDS:
             raise Unreadable(value.failure)
         try:
-            value.keep(_checked(await output(argv, seconds=_SECONDS, limit_bytes=_BYTES)), None)
+            text = _checked(await output(argv, seconds=_SECONDS, limit_bytes=_BYTES), lines=lines)
+            value.keep(text, None)
         except (Failed, Unreadable) as error:
             value.failed_at, value.failure = anyio.current_time(), str(error)
             raise Unreadable(value.failure) from None
@@ -321,12 +298,14 @@ def _read_file(path: Path, mark: object) -> tuple[object, bytes | None]:
         return now if settled else None, file.read(_BYTES + 1)
 
 
-def _checked(data: bytes) -> str:
+def _checked(data: bytes, *, lines: bool) -> str:
     if len(data) > _BYTES:
         raise Unreadable(f"it has more than {_BYTES:,} bytes")
     text = data.decode("latin-1").strip("\r\n")
-    if len(text) < MIN_CHARS or not text.isascii() or not text.isprintable():
-        raise Unreadable(f"it is not one line of at least {MIN_CHARS} printable ASCII characters")
+    shown = "".join(text.split()) if lines else text
+    if len(text) < MIN_CHARS or not text.isascii() or not shown.isprintable():
+        many = "text" if lines else "one line"
+        raise Unreadable(f"it is not {many} of at least {MIN_CHARS} printable ASCII characters")
     return text
 
 

@@ -30,16 +30,9 @@ FindSets = Callable[[frozenset[str]], Awaitable[tuple[Sets, dict[str, str]]]]
 
 STORE = "/etc/ssl/certs/ca-certificates.crt"
 _VARIABLES = (
-    "SSL_CERT_FILE",
-    "REQUESTS_CA_BUNDLE",
-    "CURL_CA_BUNDLE",
-    "NODE_EXTRA_CA_CERTS",
-    "GIT_SSL_CAINFO",
-    "PIP_CERT",
-    "CARGO_HTTP_CAINFO",
-    "AWS_CA_BUNDLE",
-    "DENO_CERT",
-    "NIX_SSL_CERT_FILE",
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "NODE_EXTRA_CA_CERTS"),
+    *("GIT_SSL_CAINFO", "PIP_CERT", "CARGO_HTTP_CAINFO", "AWS_CA_BUNDLE", "DENO_CERT"),
+    *("NIX_SSL_CERT_FILE",),
 )
 _SCRIPT = f"""set -e
 mkdir -p {STORE.rpartition("/")[0]}

@@ -1,6 +1,9 @@
 """The proxy: read where each relayed connection wants to go, ask the policy, and relay it."""
 
+from __future__ import annotations
+
 import ssl
+from typing import TYPE_CHECKING
 
 import anyio
 from anyio import BrokenResourceError, ClosedResourceError, EndOfStream
@@ -16,7 +19,10 @@ from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_
 from cloister.egress.quota import BROKEN, Accounts, Refused, Spent, answer
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
-from cloister.egress.tls import Authority, NotTls, hides_a_name, receive_hello
+from cloister.egress.tls import NotTls, hides_a_name, receive_hello
+
+if TYPE_CHECKING:
+    from cloister.egress.authority import Authority
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 
@@ -51,7 +57,10 @@ class Door:
     @property
     def authority(self) -> Authority:
         """The CA certificate that programs inside must trust where the proxy terminates TLS."""
-        self._authority = self._authority or Authority()
+        if self._authority is None:
+            from cloister.egress import authority  # noqa: PLC0415  (few hosts need it, and it takes long to load)
+
+            self._authority = authority.Authority()
         return self._authority
 
     def connections(self, sandbox: SandboxId) -> int:

@@ -43,15 +43,8 @@ _ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
 _NESTED = 12
 _LOCKS = (
     *("package-lock.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "go.sum", "Cargo.lock"),
-    *(
-        "uv.lock",
-        "poetry.lock",
-        "pdm.lock",
-        "Pipfile.lock",
-        "requirements.txt",
-        "Gemfile.lock",
-        "composer.lock",
-    ),
+    *("uv.lock", "poetry.lock", "pdm.lock", "Pipfile.lock", "requirements.txt", "Gemfile.lock"),
+    *("composer.lock",),
 )
 
 T = TypeVar("T")

@@ -57,10 +57,12 @@ _MATRIX = re.compile(
 _VERSION = re.compile(r"\d{1,3}(?:\.(?:\d{1,3}|x)){0,2}")
 _INSTALL = re.compile(r"\bapt(?:-get)?[ ](?:-[-\w=:.]{1,40}[ ]){0,6}install\b([^\n;&|]{0,2000})")
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}[a-z0-9+]")
-_TIED = re.compile(r"-\d|\d-dev$|^(?:python|nodejs|npm|llvm|docker)|\.\d")
-"""Names with a release of Ubuntu or a compiler in them."""
-_USUAL = frozenset(
-    [
+_TIED = re.compile(
+    r"-\d|\d-dev$|^(?:python|nodejs|npm|llvm|docker|mingw|qemu|wine|crossbuild|linux-)|-(?:arm|aarch64|linux-gnu|multilib)|\.\d"
+)
+"""Names with a release of Ubuntu or a compiler in them, and what builds for other machines."""
+_USUAL = {
+    *(
         "git",
         "curl",
         "wget",
@@ -72,13 +74,9 @@ _USUAL = frozenset(
         "make",
         "clang",
         "lld",
-        "gdb",
-        "valgrind",
-        "lcov",
-        "unzip",
-        "pip",
-    ]
-)
+    ),
+    *("gdb", "valgrind", "lcov", "unzip", "pip"),
+}
 """What a sandbox has, or no test needs."""
 _EXPRESSION = re.compile(r"\$\{\{[^$}\n]{0,200}\}\}")
 _FROM = re.compile(

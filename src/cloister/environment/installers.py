@@ -146,6 +146,17 @@ def explain(line: str, refused: Iterable[Refusal], opened: Collection[str] = ())
     )
 
 
+def explain_to_model(line: str, refused: Iterable[Refusal]) -> str:
+    """Like `explain`, and for a package client what the model itself can do."""
+    told = explain(line, refused)
+    if not told or not clients(line):
+        return told
+    return (
+        f"{told} Only a person can do that. Unless set-up is off, the proof has what the manifest or the lock file names: "
+        "add the package there and call finish; red checks here do not refuse such a change."
+    )
+
+
 def only_here(lines: Iterable[str]) -> str:
     """What commands of the agent installed, as a sentence about a proof that lacks it; empty if nothing."""
     made = dict.fromkeys(str(one) for line in lines for one in installs(line))

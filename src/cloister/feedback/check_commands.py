@@ -46,6 +46,8 @@ _TOOLS: dict[str, Tool] = {
     "cmake": ("build", (C,)),
     "pytest": ("test", (PYTHON,)),
     "unittest": ("test", (PYTHON,)),
+    "manage.py test": ("test", (PYTHON,)),
+    "runtests.py": ("test", (PYTHON,)),
     "tox": ("test", (PYTHON,)),
     "nox": ("test", (PYTHON,)),
     "jest": ("test", (SCRIPT,)),
@@ -72,21 +74,8 @@ _TOOLS: dict[str, Tool] = {
     "deno test": ("test", ()),
 }
 _STARTERS = (
-    *(
-        "npx",
-        "python",
-        "python3",
-        "uv",
-        "run",
-        "poetry",
-        "pdm",
-        "hatch",
-        "pipenv",
-        "exec",
-        "bunx",
-        "pnpm",
-        "yarn",
-    ),
+    *("npx", "python", "python3", "uv", "run", "poetry", "pdm", "hatch", "pipenv", "exec", "bunx"),
+    *("pnpm", "yarn"),
     *("bundle",),
 )
 _INSIDE = re.compile(r"^cd ([\w.@+-][\w./@+-]{0,200}) && ")

@@ -5,6 +5,8 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 
+import msgspec
+
 from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
@@ -16,6 +18,8 @@ _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
 _NEW_COMPLAINTS = 50
 _LINE = re.compile(r"\blines? \d{1,9}")
+_CHANCE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}|\d\d:\d\d:\d\d|\d{1,20}\.\d{8,20}|\d{10,20}")
+"""A random number or a time in the name of a test, which has another one in each run."""
 
 
 def compare(
@@ -179,7 +183,7 @@ def _complaint(one: Diagnostic) -> tuple[str | None, str | None, str]:
 
 
 def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[str]:
-    """The missing names that did not move to another file. Only a passing test can have moved."""
+    """The missing names that did not move to another file, or got another number. Only a passing test can have done so."""
     old = {test.name: test.status for test in before.tests}
     found = Counter(
         _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
@@ -196,9 +200,9 @@ def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[s
 
 def _inner(name: str) -> str:
     """The name of a test inside its file or module."""
-    owner, mark, test = name.partition("::")
+    owner, mark, test = _CHANCE.sub("#", name).partition("::")
     is_class = mark and "/" not in owner and owner.rpartition(".")[2][:1].isupper()
-    return f"{owner.rpartition('.')[2]}::{test}" if is_class else test or name
+    return f"{owner.rpartition('.')[2]}::{test}" if is_class else test or owner
 
 
 def _has_tests(diagnosis: Diagnosis) -> bool:
@@ -252,3 +256,37 @@ def _as_a_whole(test: TestResult, here: _Results) -> str | None:
     if mark:
         return "passed" if here.status.get(owner) == "passed" and not is_source(owner) else None
     return "passed" if test.status == "passed" and here.has_part_of(test.name) else None
+
+
+# A second run tells flaky tests from red ones.
+
+
+def suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
+    """Failing tests that may be flaky."""
+    failing = {test.name for test in now.failing}
+    if baseline is None:
+        return failing
+    before = [diagnosis for diagnosis in baseline if diagnosis.check == now.check]
+    seen = compare(before, [now])
+    return {*seen.new, *seen.flaky} & failing if before else set()
+
+
+def file_of(test: TestResult) -> str:
+    """The test's own file; its failure may be in another one."""
+    owner = test.name.partition("::")[0]
+    return owner if is_source(owner) else test.file or owner
+
+
+def settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
+    """Mark suspects of the first run that pass in the second as flaky.
+
+    A second run that is green replaces the first, so that its passing tests count. On the base the first run stays.
+    """
+    if second.killed is not None:
+        return first
+    now = {test.name: test.status for test in second.tests}
+    calm = second.unlisted > 0 or second.green
+    doubtful = suspects(first, baseline)
+    flaky = tuple(sorted(name for name in doubtful if now.get(name, "passed" if calm else "") == "passed"))
+    counts = second if second.green and baseline is not None else first
+    return msgspec.structs.replace(counts, flaky=flaky)

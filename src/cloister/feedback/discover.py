@@ -94,27 +94,11 @@ def adjusted(check: Check, own: tuple[OwnCheck, ...]) -> Check:
 
 WANTED: tuple[str, ...] = (
     *FILES,
-    *(
-        "pyproject.toml",
-        "setup.cfg",
-        "setup.py",
-        "tox.ini",
-        "noxfile.py",
-        "pytest.ini",
-        "mypy.ini",
-        ".flake8",
-    ),
+    *("pyproject.toml", "setup.cfg", "setup.py", "tox.ini", "manage.py", "noxfile.py"),
+    *("pytest.ini", "mypy.ini", ".flake8"),
     *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile", "go.mod"),
-    *(
-        "Cargo.toml",
-        "CMakeLists.txt",
-        "meson.build",
-        "pom.xml",
-        "build.gradle",
-        "build.gradle.kts",
-        "Gemfile",
-        "Rakefile",
-    ),
+    *("Cargo.toml", "CMakeLists.txt", "meson.build", "pom.xml", "build.gradle", "build.gradle.kts"),
+    *("Gemfile", "Rakefile"),
     *(".pre-commit-config.yaml",),
 )
 """Files in the root whose contents `discover` needs; `wanted` adds workflows and nested manifests."""
@@ -124,22 +108,8 @@ _WORKFLOWS = 10
 
 TOOLS: tuple[str, ...] = (
     *("python3", "tox", "nox", "ruff", "flake8", "mypy", "pyright", "pre-commit"),
-    *(
-        "node",
-        "npm",
-        "pnpm",
-        "yarn",
-        "bun",
-        "deno",
-        "cargo",
-        "go",
-        "cmake",
-        "ctest",
-        "make",
-        "just",
-        "mvn",
-        "gradle",
-    ),
+    *("node", "npm", "pnpm", "yarn", "bun", "deno", "cargo", "go", "cmake", "ctest", "make"),
+    *("just", "mvn", "gradle"),
     *("bundle", "rspec", "rake", "php", "dotnet", "mix"),
 )
 """Programs that `discover` looks for in the sandbox. It also considers `pytest` if Python has it, `unittest` if the
@@ -240,9 +210,9 @@ def discover(
     root = _Project(frozenset(files), contents, tools, hidden)
     found = [*_checks_of(root)]
     if not _tests(found):
-        found += _nested(root, _homes(root, _MANIFESTS))
+        found += _nested(root, _homes(root, MANIFESTS))
     elif apart := _homes(root, _PYTHON_MANIFESTS) if not _is_python(root) else []:
-        found += [line for line in _nested(root, apart) if "python3 -m" in line]
+        found += [line for line in _nested(root, apart) if "python3 " in line]
     if not _tests(found):
         found += [line for _, line in _others(root)]
     if not _tests(found):
@@ -269,22 +239,15 @@ def _checks_of(project: _Project) -> Iterator[str]:
 
 # Projects in directories of the repository
 
-_PYTHON_MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini")
-_MANIFESTS = (
+_PYTHON_MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", "manage.py")
+MANIFESTS = (
     *_PYTHON_MANIFESTS,
-    *(
-        "package.json",
-        "go.mod",
-        "Cargo.toml",
-        "pom.xml",
-        "build.gradle",
-        "build.gradle.kts",
-        "CMakeLists.txt",
-    ),
+    *("package.json", "go.mod", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts"),
+    *("CMakeLists.txt",),
     *("Gemfile", "phpunit.xml", "phpunit.xml.dist", "mix.exs"),
 )
 _ASIDE = re.compile(
-    r"(?i)(?:^|/)(?:\.[^/]*|node_modules|vendor|third[-_]?party|external|deps|examples?|samples?|demos?|docs?|website|site|"
+    r"(?i)(?:^|/)(?:[._][^/]*|node_modules|vendor|third[-_]?party|external|deps|examples?|samples?|demos?|playgrounds?|docs?|website|site|"
     r"tests?|testdata|fixtures?|spec|e2e|bench(?:mark)?s?|fuzz|scripts?|tools|templates?|build|dist)(?:/|$)"
 )
 _HOMES = 4
@@ -306,7 +269,7 @@ def _home(name: str) -> str:
 
 def nested_projects(files: Iterable[str]) -> list[str]:
     """The directories below the root that hold a project of their own."""
-    return _homes(_Project(frozenset(files), {}, None), _MANIFESTS)
+    return _homes(_Project(frozenset(files), {}, None), MANIFESTS)
 
 
 def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
@@ -337,6 +300,34 @@ def _nested(root: _Project, homes: Sequence[str]) -> list[str]:
 
 _SEARCHED = "PYTHONPATH="
 _STDLIB = frozenset(sys.stdlib_module_names)
+
+
+IMPORTS = """
+import importlib.util, os, subprocess, sys
+
+def fails(name, **more):
+    quiet = subprocess.DEVNULL
+    done = subprocess.run([sys.executable, "-c", "import " + name], env={**os.environ, **more}, stdout=quiet, stderr=quiet)
+    return done.returncode
+
+def hidden(root, name):
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return True
+    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
+    if any(os.path.realpath(place).startswith(os.path.realpath(root) + os.sep) for place in places):
+        return False
+    return not fails(name, PYTHONPATH=root) or bool(fails(name))
+
+top = os.getcwd()
+for argument in sys.argv[1:]:
+    root, *names = argument.split(":")
+    os.chdir(os.path.join(top, os.path.dirname(root)))
+    if any(hidden(os.path.join(top, root), name) for name in names):
+        print(root)
+"""
+"""Prints the import roots that Python does not search. It prefers an installed package that it can import, for example a
+compiled one, to the source that it cannot import."""
 
 
 def import_roots(files: Collection[str], contents: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
@@ -397,7 +388,13 @@ def _python_suites(project: _Project) -> Iterator[tuple[str, str]]:
         tests = [name for name in tests if not name.startswith(apart)]
     start = _interpreter(project)
     configured = "[tool.pytest" in settings or "[tool:pytest]" in setup or "[pytest]" in tox
-    if tests or configured or "pytest.ini" in project.files:
+    configured = configured or "pytest.ini" in project.files
+    if not configured and "conftest.py" not in project.files:
+        if "runtests.py" in project.files:  # of Django and of packages for it
+            yield "python3", f"{start} runtests.py"
+        if "DJANGO_SETTINGS_MODULE" in project.text("manage.py"):
+            yield "python3", f"{start} manage.py test"
+    if tests or configured:
         yield "pytest", f"{start} -m pytest -q"
     if tests and project.tools is not None and "unittest" in project.tools:
         top = _home(min(tests, key=lambda name: (name.count("/"), name)))

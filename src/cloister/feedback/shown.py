@@ -1,6 +1,7 @@
 """Decides which tests show a requested change, and which old failures have nothing to do with it. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
@@ -8,8 +9,16 @@ import msgspec
 from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.goals import Goals
-from cloister.feedback.integrity.base_tests import grafted
-from cloister.feedback.integrity.versions import Version, is_product
+from cloister.feedback.integrity.base_tests import files_of, grafted
+from cloister.feedback.integrity.text_tests import outlines
+from cloister.feedback.integrity.versions import (
+    Version,
+    has_tests,
+    inserted,
+    is_allowed,
+    is_product,
+    is_test_code,
+)
 
 _QUOTED = re.compile(r"['`\"‘]([\w./:-]{1,200})['`\"’]")
 _NAMED = re.compile(
@@ -132,6 +141,153 @@ def left_over(comparison: Comparison, goals: Goals | None) -> tuple[str, ...]:
     if others or goals is None or not goals.everything or not set(comparison.asked) <= set(comparison.still):
         return ()
     return comparison.asked
+
+
+def edited_tests(
+    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], changed: Sequence[Version]
+) -> dict[str, str]:
+    """Name → check of each test that passed on the base and passes now, and that may have been made easier meanwhile.
+
+    Its lines were changed, or lines around it, or a helper, or data. New tests and new lines of helpers do not count.
+    """
+    edits = [one for one in map(_edits, changed) if one is not None]
+    passing = {(one.check, test.name) for one in now for test in one.tests if test.status == "passed"}
+    return {
+        test.name: one.check
+        for one in baseline
+        for test in one.tests
+        if test.status == "passed" and (one.check, test.name) in passing
+        if any(edit.concerns(test) for edit in edits)
+    }
+
+
+class _Edits(msgspec.Struct, frozen=True):
+    """What a change does to one file of tests."""
+
+    path: str
+    titles: frozenset[str]
+    """The tests whose lines differ."""
+    is_wide: bool
+    """True if other tests may depend on it: there are no tests in it."""
+    is_whole: bool
+    """True if all its tests may be concerned: lines outside of them differ."""
+
+    def concerns(self, test: TestResult) -> bool:
+        if self.is_wide:
+            return True
+        if test.file is not None and self.path not in files_of(test):
+            return False
+        stem = self.path.rpartition("/")[2].partition(".")[0]
+        mine = test.file is not None or stem in test.name
+        return (self.is_whole and mine) or any(title in test.name for title in self.titles)
+
+
+def _edits(one: Version) -> _Edits | None:
+    if one.before is None or one.before == one.after or not has_tests(one.path):
+        return None
+    if not is_test_code(one.path):
+        added = inserted(one.before.split("\n"), (one.after or "").split("\n"))
+        return None if added is not None else _Edits(one.path, frozenset(), True, False)
+    (old, around), (new, other) = (outlines(one.path, text or "") for text in (one.before, one.after))
+    titles = {title.rpartition("::")[2] for title, lines in old.items() if lines != new.get(title)}
+    outside = inserted(around, other) is None and not is_product(one.path)
+    if not titles and not outside:
+        return None
+    return _Edits(one.path, frozenset(titles), outside and not old, outside)
+
+
+_LITERAL = re.compile(
+    r"\"[^\"\n]{0,200}\"|'[^'\n]{0,200}'|\b\d[\w.]{0,40}|[=!<>]=|[<>]|\b(?:not|in|is|assert\w*|expect|raises|"
+    r"to[A-Z]\w*|(?:deep|strict|not)?[eE]quals?)\b"
+)
+_WANT = re.compile(
+    r"NameError|AttributeError|ImportError|ModuleNotFoundError|has no attribute|unexpected keyword|missing \d+ required|"
+    r"positional argument|is not a (?:function|constructor)|not defined|undefined|undeclared|[Cc]annot find|not found in|"
+    r"no (?:field|method|member|such)|cannot be applied|(?:not enough|too many) arguments|implicit declaration|\bE0\d{3}\b"
+)
+_CALLED = re.compile(r"\b(\w{2,100})\(\) (?:got|takes|missing)")
+
+
+def hidden_by_edits(
+    names: Iterable[str], again: Sequence[Diagnosis], changed: Sequence[Version]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Of tests that passed before and pass as changed: those that are red as the base has them, and notes.
+
+    If the old form needs something that the change removed or renamed, the new form may stand for it, as long as it
+    says everything that the old one said.
+    """
+    results = {test.name: test for one in again for test in one.tests}
+    errors = "\n".join(
+        part
+        for one in again
+        if not one.green
+        for part in (one.tail, *(each.message for each in one.diagnostics))
+    )
+    gone = [msgspec.structs.replace(one, before=one.after, after=one.before) for one in changed]
+    red: list[str] = []
+    notes: list[str] = []
+    for name in names:
+        test = results.get(name)
+        if test is None and not errors:
+            continue  # the check does not name it
+        if test is not None and test.status not in ("failed", "error"):
+            continue
+        said = (test.message if test is not None else None) or errors
+        called = set(_CALLED.findall(said)) & set(re.findall(r"\w{2,100}", added_code(gone)))
+        wants = _WANT.search(said) and (called or connected(said, gone))
+        if wants and all(_says_as_much(name, one) for one in changed):
+            notes.append(f"changed along with what it uses: {name}")
+        elif test is not None or wants:
+            red.append(name)
+    return tuple(red), tuple(notes)
+
+
+def _says_as_much(name: str, one: Version) -> bool:
+    """True if a changed test has all values, comparisons and expectations that it had."""
+    if _edits(one) is None or not is_test_code(one.path):
+        return True
+    old, new = (outlines(one.path, text or "")[0] for text in (one.before, one.after))
+    return all(
+        not _literals(lines) - _literals(new.get(title, ()))
+        for title, lines in old.items()
+        if title.rpartition("::")[2] in name
+    )
+
+
+def _literals(lines: Sequence[str]) -> Counter[str]:
+    return Counter(literal for line in lines for literal in _LITERAL.findall(line))
+
+
+def refused_for_tests(found: Sequence[Diagnosis], comparison: Comparison) -> bool:
+    """True if changes of tests are all that is wrong: base tests are lost, or red as the base has them."""
+    weak = [one for check in found for one in check.weakened if one.how != "moved"]
+    lost = comparison.missing or comparison.skipped or comparison.weakened
+    return (
+        bool(lost)
+        and not comparison.new
+        and not comparison.asked
+        and all(one.how == "base" and one.file != "." for one in weak)
+    )
+
+
+def permit(
+    comparison: Comparison,
+    baseline: Sequence[Diagnosis],
+    allowed: Collection[str],
+    given_up: Collection[str] = (),
+) -> Comparison:
+    """`comparison` without the lost tests of files that the task may change, and those that a person gave up."""
+    if not (allowed or given_up) or not (comparison.missing or comparison.skipped):
+        return comparison
+    tests = [test for one in baseline for test in one.tests]
+    free = {test.name for test in tests if any(is_allowed(path, allowed) for path in files_of(test))}
+    free.update(given_up)
+    missing = tuple(name for name in comparison.missing if name not in free)
+    skipped = tuple(name for name in comparison.skipped if name not in free)
+    lost = comparison.new or missing or skipped or comparison.weakened or comparison.asked
+    return msgspec.structs.replace(
+        comparison, missing=missing, skipped=skipped, green=bool(comparison.ran) and not lost
+    )
 
 
 def fails_the_same(name: str, baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> bool:

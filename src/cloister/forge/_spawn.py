@@ -15,8 +15,8 @@ import anyio
 import msgspec
 
 from cloister.core.errors import HostError, OutsideError
-from cloister.system import looped
-from cloister.system._spawn import begin, blocking, ending, kill_group, limit
+from cloister.core.system import looped
+from cloister.core.system._spawn import begin, blocking, ending, kill_group, limit
 
 if TYPE_CHECKING:
     import anyio.abc

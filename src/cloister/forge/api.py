@@ -37,6 +37,10 @@ class Proposal(msgspec.Struct, frozen=True):
     """The note of `commit`: the run's receipt as Markdown."""
     previous: str | None = None
     """The commit of this run that an earlier round delivered. A branch that still ends there is fast-forwarded."""
+    follows: str = ""
+    """The branch there of an earlier round, whose pull request must still be open; empty: any may be opened."""
+    rebased: bool = False
+    """True if `commit` takes the place of `previous` on a moved base, instead of following it."""
     onto: str | None = None
     """The branch that the run started from, which a pull request goes to; None: the forge's default branch."""
     page: str = ""
@@ -92,8 +96,11 @@ class RunRepositories(Protocol):
 
     async def exists(self, run: RunId) -> bool: ...
 
-    def working(self, run: RunId) -> AbstractAsyncContextManager[None]:
-        """The block writes to the repository: `collect` leaves it alone meanwhile, and the block waits for one."""
+    def working(self, run: RunId, *, alone: bool = False) -> AbstractAsyncContextManager[None]:
+        """The block needs the repository: `collect` leaves it alone meanwhile, and the block waits for one.
+
+        An `alone` block waits until no other is left; it is the place for `remove`. Raises `TimeoutError`.
+        """
         ...
 
     async def collect(
@@ -103,6 +110,10 @@ class RunRepositories(Protocol):
 
         Returns False for a repository at work, a missing one, and one that was collected after `ended_at`.
         """
+        ...
+
+    def collectable(self, run: RunId, ended_at: float) -> bool:
+        """False for a missing repository and one that was collected after `ended_at`."""
         ...
 
     async def remove(self, run: RunId, who: str) -> Removed:
@@ -121,10 +132,14 @@ class Forge(Protocol):
         """
         ...
 
+    async def tip(self, repo: str, ref: str | None, bare: Path) -> str:
+        """What `ref` (None: HEAD) of `repo` names now. `bare` is a repository of ours. Raises as `fetch`."""
+        ...
+
     async def deliver(self, proposal: Proposal) -> Delivered | None:
         """Put the proposal's commit into its repository as a branch; change nothing else.
 
-        Returns the branch that already holds the commit, if there is one. Fast-forwards a branch that ends at
+        Returns the branch that already holds the commit, if there is one. Moves a branch on that ends at
         `proposal.previous` and that no work tree has checked out. Never moves any other branch: takes the next
         free name. Returns None if this forge does not write to the address.
         """

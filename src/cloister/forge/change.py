@@ -4,13 +4,14 @@ import hashlib
 import re
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from cloister.core import limits
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId
 from cloister.core.requests import FileChange
 from cloister.core.text import decode, inert
@@ -19,6 +20,7 @@ from cloister.forge.api import Proposal
 from cloister.forge.host import (
     NO_COMMIT,
     Checkout,
+    complaint,
     copy_in,
     copy_out,
     in_bare,
@@ -27,6 +29,7 @@ from cloister.forge.host import (
     must,
     oid,
 )
+from cloister.forge.modules import compared, moved
 
 # The receipt of a change: a git note under `refs/notes/cloister`, which a delivery takes along.
 
@@ -107,7 +110,14 @@ async def _add(bare: Path, ref: str, blob: str, commit: str) -> Result:
     return await in_bare(bare, "notes", f"--ref={ref}", "add", "--force", "-C", blob, commit, env=_NAMES)
 
 
-AUTHOR = "Cloister <cloister@localhost>"
+class Author(NamedTuple):
+    """Who made a commit, and the SSH key of this machine that signs it."""
+
+    name: str = "Cloister <cloister@localhost>"
+    key: Path | None = None
+
+
+AUTHOR = Author()
 
 
 _SLUG_CHARS = 40
@@ -135,7 +145,7 @@ def branch_name(prompt: str, run: RunId) -> str:
 
 
 async def make_change(
-    bare: Path, parent: str, saved: str, branch: str, message: str, author: str = AUTHOR
+    bare: Path, parent: str, saved: str, branch: str, message: str, author: Author = AUTHOR
 ) -> str:
     """Commit the files of `saved` on top of `parent` as `branch` of the run's repository; return the commit.
 
@@ -160,32 +170,33 @@ async def describe(proposal: Proposal) -> Proposal:
 
 
 async def _without_strays(bare: Path, base: str, tree: str) -> str:
-    """`tree` without new links to repositories that no submodule names: a clone could not fetch them."""
-    listed = await in_bare(bare, "diff-tree", "-r", "--no-renames", "-z", "--end-of-options", base, tree)
-    fields = must(listed, "compare the change with its base").split(b"\0")
+    """`tree` without links that a clone could not follow: new ones that no submodule names, and moved submodules."""
+    fields = (await compared(bare, base, tree)).split(b"\0")
     pairs = zip(fields[::2], fields[1::2], strict=False)
     links = {path for entry, path in pairs if entry.startswith(b":000000 160000 ")}
-    if not links:
+    back = await moved(bare, base, tree)
+    if not links and not back:
         return tree
     named = await in_bare(
         bare, "config", "--null", f"--blob={tree}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$"
     )
     strays = links - {entry.partition(b"\n")[2] for entry in named.out.split(b"\0")}
+    lines = [b"0 " + b"0" * 40 + b"\t" + path + b"\0" for path in sorted(strays)]
+    lines += [f"160000 {old}\t".encode() + path + b"\0" for path, old in back.items()]
     with tempfile.TemporaryDirectory(prefix="cloister-", dir=bare) as folder:
         env = {"GIT_INDEX_FILE": f"{folder}/index"}
         must(await in_bare(bare, "read-tree", tree, env=env), "read the change")
-        removed = b"".join(b"0 " + b"0" * 40 + b"\t" + path + b"\0" for path in sorted(strays))
         update = ("update-index", "-z", "--index-info")
-        must(await in_bare(bare, *update, stdin=removed, env=env), "leave stray repositories out")
+        must(await in_bare(bare, *update, stdin=b"".join(lines), env=env), "leave stray repositories out")
         return oid(must(await in_bare(bare, "write-tree", env=env), "write the change"))
 
 
 async def commit_tree(
-    bare: Path, tree: str, base: str, message: str, author: str, at: int | None = None
+    bare: Path, tree: str, parents: str, message: str, author: Author = AUTHOR, at: int | None = None
 ) -> str:
-    """A commit of `tree` whose only parent is `base`; moves no ref."""
-    date = f"{int(time.time()) if at is None else at} +0000"
-    name, email = _person(author)
+    """A commit of `tree`; moves no ref. `parents` are separated by spaces. Raises `HostError` (`not_signed`)."""
+    date = f"@{int(time.time()) if at is None else at} +0000"
+    name, email = _person(author.name)
     env = {
         "GIT_AUTHOR_NAME": name,
         "GIT_AUTHOR_EMAIL": email,
@@ -196,8 +207,15 @@ async def commit_tree(
     }
     text = inert(message).strip() or "Change"
     stdin = f"{text}\n".encode(errors="replace")
-    made = await in_bare(bare, "commit-tree", tree, "-p", base, stdin=stdin, env=env)
-    return oid(must(made, "make a commit"))
+    of, key = [part for parent in parents.split() for part in ("-p", parent)], author.key
+    if key is None:
+        made = await in_bare(bare, "commit-tree", tree, *of, stdin=stdin, env=env)
+        return oid(must(made, "make a commit"))
+    how = ("-c", "gpg.format=ssh", "-c", "gpg.ssh.program=ssh-keygen", "-c", f"user.signingKey={key}")
+    made = await in_bare(bare, *how, "commit-tree", "-S", tree, *of, stdin=stdin, env=env)
+    if not made.ok:
+        raise HostError("not_signed", f"The commit cannot be signed with {key}: {complaint(made)}.")
+    return oid(made.out)
 
 
 def _person(author: str) -> tuple[str, str]:
@@ -216,7 +234,8 @@ async def files_of_save(bare: Path, base: str, saved: str) -> tuple[FileChange, 
 
 async def files(bare: Path, base: str, commit: str) -> tuple[FileChange, ...]:
     """The files in which `commit` differs from `base`, sorted by path."""
-    raw = await in_bare(bare, *_DIFF, "--raw", "--numstat", "-z", "--end-of-options", base, commit)
+    listed = (*_DIFF, "--raw", "--numstat", "-z", "--end-of-options", base, commit)
+    raw = await in_bare(bare, *listed, limit_bytes=limits.CHANGE_BYTES)
     fields = must(raw, "compare the change with its base").split(b"\0")
     return tuple(sorted(_parse(fields), key=lambda change: change.path))
 
@@ -267,9 +286,26 @@ def _shown(path: bytes) -> str:
     return inert(decode(path)).replace("\n", "\\n").replace("\t", "\\t")
 
 
-async def diff(bare: Path, base: str, commit: str, *, limit_bytes: int = limits.DIFF_BYTES) -> str:
-    """The change as a unified diff: untrusted text, cut off with a note at `limit_bytes`."""
-    made = await in_bare(bare, *_DIFF, "--patch", "--end-of-options", base, commit, limit_bytes=limit_bytes)
+async def contents(bare: Path, base: str, commit: str) -> dict[str, str]:
+    """Path → the name of its content in `commit`, of each file that differs from `base`; only zeros if it is gone."""
+    fields = (await compared(bare, base, commit)).split(b"\0")
+    pairs = zip(fields[::2], fields[1::2], strict=False)
+    return {decode(path): decode(entry.split()[3]) for entry, path in pairs}
+
+
+async def diff(
+    bare: Path,
+    base: str,
+    commit: str,
+    *,
+    paths: Sequence[str] = (),
+    limit_bytes: int = limits.DIFF_BYTES,
+) -> str:
+    """The change, or its part in `paths`, as a unified diff: untrusted text, cut off with a note at `limit_bytes`."""
+    part = ("--", *(f":(literal){path}" for path in paths)) if paths else ()
+    made = await in_bare(
+        bare, *_DIFF, "--patch", "--end-of-options", base, commit, *part, limit_bytes=limit_bytes
+    )
     if made.cut:
         return decode(made.out) + "\n[… the rest of the diff is cut off …]\n"
     return decode(must(made, "compare the change with its base"))

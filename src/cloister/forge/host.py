@@ -4,6 +4,7 @@ Git never reads configuration that a guest could have written: a guest's git dir
 only packed objects do (`workspace.py`).
 """
 
+import base64
 import os
 import pwd
 import re
@@ -20,12 +21,12 @@ from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import RunId
+from cloister.core.system import in_thread
+from cloister.core.system.locks import lock, lock_within
 from cloister.core.text import decode, one_line
 from cloister.forge import _spawn
 from cloister.forge._spawn import Result, Spec, Who
 from cloister.forge.api import Removed
-from cloister.system import in_thread
-from cloister.system.locks import lock, lock_within
 
 _OID = re.compile(r"[0-9a-f]{40}")
 NO_COMMIT = "0" * 40
@@ -76,13 +77,8 @@ _ALWAYS = {
     "SSH_ASKPASS_REQUIRE": "never",
 }
 _KEPT_GIT = (
-    "GIT_ASKPASS",
-    "GIT_CONFIG_GLOBAL",
-    "GIT_CONFIG_NOSYSTEM",
-    "GIT_SSH",
-    "GIT_SSH_COMMAND",
-    "GIT_SSL_CAINFO",
-    "GIT_SSL_CAPATH",
+    *("GIT_ASKPASS", "GIT_CONFIG_GLOBAL", "GIT_CONFIG_NOSYSTEM", "GIT_SSH", "GIT_SSH_COMMAND"),
+    *("GIT_SSL_CAINFO", "GIT_SSL_CAPATH"),
 )
 """Git's own variables that are kept from a person's environment; the others name other repositories."""
 
@@ -190,6 +186,18 @@ async def list_remote(
     return await _spawn.run(msgspec.structs.replace(spec, env=person_env(known, settings)))
 
 
+async def credential(bare: Path, url: str, known: Mapping[str, str] | None) -> str | None:
+    """The header for HTTP that the person's git would send to `url`; None if it knows no credential."""
+    spec = _bare_spec(bare, ("credential", "fill"), limits.GIT_SECONDS)
+    found = await _spawn.run(msgspec.structs.replace(spec, env=person_env(known)), f"url={url}\n\n".encode())
+    lines = (line.partition("=") for line in decode(found.out).splitlines())
+    fields = {name: value for name, _, value in lines}
+    if not found.ok or not {"username", "password"} <= fields.keys():
+        return None
+    secret = f"{fields['username']}:{fields['password']}".encode()
+    return f"Basic {base64.b64encode(secret).decode('ascii')}"
+
+
 async def push_remote(
     bare: Path,
     url: str,
@@ -237,9 +245,12 @@ def _clear_partial_packs(bare: Path) -> int:
     return largest
 
 
-async def copy_in(checkout: Checkout, commit: str, bare: Path, ref: str) -> Result:
+async def copy_in(checkout: Checkout, commit: str, bare: Path, ref: str, *, history: bool = True) -> Result:
     """Copy `commit` of a person's repository into ours as `ref`; each side runs with its owner's rights."""
-    client = _bare_spec(bare, (*FETCH, "fd::", f"+{commit}:{ref}"), limits.FETCH_SECONDS)
+    # As one pack, which the object cache can keep.
+    depth = () if history else ("--depth=1",)
+    fetch = ("-c", "fetch.unpackLimit=1", *FETCH, *depth, "fd::", f"+{commit}:{ref}")
+    client = _bare_spec(bare, fetch, limits.FETCH_SECONDS)
     server = _checkout_spec(checkout, ("upload-pack", str(checkout.top)), limits.FETCH_SECONDS)
     return await _converse(server, client)
 
@@ -340,26 +351,31 @@ class LocalRepositories:
         return await anyio.Path(bare_repository(self._data_dir, run)).exists()
 
     @asynccontextmanager
-    async def working(self, run: RunId) -> AsyncGenerator[None]:
+    async def working(self, run: RunId, *, alone: bool = False) -> AsyncGenerator[None]:
         at = bare_repository(self._data_dir, run).parent
         at.mkdir(parents=True, exist_ok=True, mode=0o700)
-        async with lock_within(at / _LOCK, 5 * limits.GIT_SECONDS, shared=True):
+        seconds = limits.GIT_SECONDS if alone else 5 * limits.GIT_SECONDS
+        async with lock_within(at / _LOCK, seconds, shared=not alone):
             yield
 
     async def collect(
         self, run: RunId, ended_at: float, kept: Callable[[], Awaitable[frozenset[str] | None]]
     ) -> bool:
         bare = bare_repository(self._data_dir, run)
-        mark = bare.parent / _COLLECTED
-        if not bare.exists() or (mark.exists() and mark.stat().st_mtime > ended_at):
+        if not self.collectable(run, ended_at):
             return False
         with suppress(BlockingIOError), lock(bare.parent / _LOCK, create=True):
             commits = await kept()
             if commits is not None:
                 await _prune(bare, commits)
-                mark.touch(mode=0o600)
+                (bare.parent / _COLLECTED).touch(mode=0o600)
                 return True
         return False
+
+    def collectable(self, run: RunId, ended_at: float) -> bool:
+        bare = bare_repository(self._data_dir, run)
+        mark = bare.parent / _COLLECTED
+        return bare.exists() and not (mark.exists() and mark.stat().st_mtime > ended_at)
 
     async def remove(self, run: RunId, who: str) -> Removed:
         return await in_thread(_remove, bare_repository(self._data_dir, run), who)

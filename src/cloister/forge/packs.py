@@ -15,14 +15,16 @@ from anyio import to_thread
 
 from cloister.core import limits
 from cloister.core.errors import HostError, SandboxLost, UserError
+from cloister.core.system.locks import lock
 from cloister.core.text import decode
 from cloister.forge.host import complaint, in_bare, is_oid, must, oid
-from cloister.system.locks import lock
 
 log = logging.getLogger(__name__)
 
-DEPTHS = (100, 1)
-"""How many commits of a too large history to keep, tried in this order."""
+DEPTH = 100
+"""How many commits of a too large history to keep, if they are small enough; else one."""
+CUT_SHARE = 4
+"""A history that is cut anyway gets this part of the room: it is copied at each start."""
 
 _MOVE_ORDER = (".pack", ".rev", ".idx")
 """Git finds a pack by its index, so the index is moved last."""
@@ -48,21 +50,41 @@ async def pack(
     shallow = await to_thread.run_sync(_shallow_of, bare)
     if shallow:
         shallow = tuple(set(shallow) & {name for name, *_ in await _parents(bare, commit)})
-    data = await _packed(bare, (commit, tree), shallow, limit_bytes)
-    for depth in DEPTHS:
+    # One commit has to fit, if it fits into a file.
+    for depth, room in ((None, limit_bytes), (DEPTH, limit_bytes // CUT_SHARE), (1, limits.FILE_BYTES)):
+        cut = shallow if depth is None else await _cut(bare, commit, depth)
+        if depth != 1 and await _exceeds(bare, commit, cut, room):
+            continue
+        data = await _packed(bare, (commit, tree), cut, room)
         if data is not None:
-            return Pack(data, shallow)
-        shallow = await _cut(bare, commit, depth)
-        data = await _packed(bare, (commit, tree), shallow, limit_bytes)
-    if data is None:  # one commit has to fit, if it fits into a file
-        data = await _packed(bare, (commit, tree), shallow, limits.FILE_BYTES)
+            return Pack(data, cut)
+    raise UserError(
+        "repository_too_large",
+        f"The files of commit {commit[:7]} take more than {limits.FILE_BYTES >> 20} MiB packed, "
+        "more than a sandbox can take.",
+    )
+
+
+async def _exceeds(bare: Path, commit: str, shallow: tuple[str, ...], room: int) -> bool:
+    """True if the history surely takes more than `room`: packing it only to find that out takes seconds."""
+    if await to_thread.run_sync(_stored_bytes, bare) <= room:
+        return False
+    async with _shallow_file(bare, shallow) as path:
+        usage = ("rev-list", "--objects", "--disk-usage", "--end-of-options", commit)
+        counted = await in_bare(bare, "--shallow-file", str(path), *usage)
+    return counted.ok and int(counted.out) > room
+
+
+def _stored_bytes(bare: Path) -> int:
+    return sum(path.stat().st_size for path in (bare / "objects" / "pack").glob("*.pack"))
+
+
+async def pack_tree(bare: Path, tree: str) -> bytes:
+    """All objects of one tree, which `take_in` has bounded."""
+    data = await _packed(bare, (tree,), (), limits.FILE_BYTES)
     if data is None:
-        raise UserError(
-            "repository_too_large",
-            f"The files of commit {commit[:7]} take more than {limits.FILE_BYTES >> 20} MiB packed, "
-            "more than a sandbox can take.",
-        )
-    return Pack(data, shallow)
+        raise UserError("repository_too_large", f"The tree {tree[:7]} is larger than a sandbox can take.")
+    return data
 
 
 async def pack_since(bare: Path, have: str, commit: str) -> Pack | None:
@@ -141,7 +163,7 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
     """
     if not is_oid(tree):
         raise SandboxLost("The sandbox named a tree that cannot exist.")
-    await to_thread.run_sync(_check_room, bare, len(data))
+    await to_thread.run_sync(check_room, bare, len(data))
     async with _scratch(bare) as quarantine:
         (quarantine / "pack").mkdir()
         env = {
@@ -152,7 +174,8 @@ async def take_in(bare: Path, data: bytes, tree: str, base_tree: str) -> None:
         await to_thread.run_sync(_move, quarantine / "pack", bare / "objects" / "pack")
 
 
-def _check_room(bare: Path, size: int) -> None:
+def check_room(bare: Path, size: int) -> None:
+    """Raises `HostError` (`no_disk`) if the disk is almost full. Blocks briefly."""
     disk = shutil.disk_usage(bare)
     floor = min(limits.DISK_FLOOR_BYTES, int(disk.total * limits.DISK_FLOOR_SHARE))
     if disk.free - size < floor:
@@ -168,12 +191,17 @@ async def collect(bare: Path) -> None:
     Unreferenced objects stay too: another attempt may be about to name them.
     """
     folder = bare / "objects" / "pack"
-    if len(await to_thread.run_sync(lambda: list(folder.glob("*.pack")))) <= limits.SAVE_PACKS:
+    if await to_thread.run_sync(_loose_packs, folder) <= limits.SAVE_PACKS:
         return
     with suppress(BlockingIOError), lock(bare / "collect.lock", create=True):
         done = await in_bare(bare, "repack", "-a", "-d", "-k", "-q")
         if not done.ok:  # a later save tries again
             log.warning("The save points in %s could not be packed together: %s", bare, complaint(done))
+
+
+def _loose_packs(folder: Path) -> int:
+    """The packs that may be joined; those of the object cache stay as they are."""
+    return len([path for path in folder.glob("*.pack") if not path.with_suffix(".keep").exists()])
 
 
 def _in_a_list(path: Path) -> str:

@@ -10,12 +10,13 @@ import anyio
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.errors import OutsideError, UserError
+from cloister.core.system import in_thread
 from cloister.core.text import decode, one_line
 from cloister.forge import change, host
 from cloister.forge._spawn import Result, Who
 from cloister.forge.api import Base, Delivered, Proposal
+from cloister.forge.cache import ObjectCache
 from cloister.forge.host import NO_COMMIT, Checkout, complaint, in_checkout, must
-from cloister.system import in_thread
 
 BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
@@ -23,6 +24,7 @@ BASE_REF = "refs/cloister/base"
 _SCHEMES = ("https", "http", "ssh", "git")
 _SCP_LIKE = re.compile(r"[^/\s:]+:(?!:)[^\s]*")
 _NAMES_TRIED = 99
+_PARTIAL = "The repository is a partial clone: the run has its newest commit without the history."
 
 
 class PlainGit:
@@ -34,11 +36,14 @@ class PlainGit:
         *,
         fetch_bytes: int = limits.FETCH_BYTES,
         settings: Mapping[str, str] | None = None,
+        cache: ObjectCache | None = None,
     ) -> None:
         """`environment` is the one of git for URLs, with its credentials and proxies; None is this process's own.
 
         `fetch_bytes` is the largest pack that a URL may send. `settings` are git's settings for URLs.
+        `cache` has objects of earlier fetches.
         """
+        self._cache = cache or ObjectCache(Path("/nonexistent"), 0)
         self._environment = environment
         self._settings = settings
         self._fetch_bytes = fetch_bytes
@@ -49,16 +54,24 @@ class PlainGit:
         if is_url(repo):
             return await self._fetch_url(repo, ref, into)
         checkout = await in_thread(find_checkout, repo)
-        return await _fetch_checkout(checkout, ref, into)
+        return await self._fetch_checkout(checkout, ref, into)
+
+    async def tip(self, repo: str, ref: str | None, bare: Path) -> str:
+        _check_text(repo, ref)
+        if is_url(repo):
+            return (await self._name_at(repo, ref, bare))[2]
+        return await _commit_in(await in_thread(find_checkout, repo), ref)
 
     async def _fetch_url(self, url: str, ref: str | None, into: Path) -> Base:
         shown = without_userinfo(url)
         await host.ensure_bare(into)
-        source, branch = await self._name_at(url, ref, into)
+        source, branch, _ = await self._name_at(url, ref, into)
         refspec, most = f"+{source}:{BASE_REF}", self._fetch_bytes
-        fetched = await host.fetch_remote(
-            into, url, refspec, known=self._environment, limit_bytes=most, settings=self._settings
-        )
+        # The server has just let this caller read the repository; it is asked for every name again.
+        async with self._cache.lent(shown, into):
+            fetched = await host.fetch_remote(
+                into, url, refspec, known=self._environment, limit_bytes=most, settings=self._settings
+            )
         if fetched.cut:
             raise UserError(
                 "repository_too_large", f"{shown} sends more than {most >> 20:,} MiB, the limit of one fetch."
@@ -70,17 +83,20 @@ class PlainGit:
         commit = await host.in_bare(into, "rev-parse", "--verify", f"{BASE_REF}^{{commit}}")
         if not commit.ok:
             raise _unknown(shown, ref or "HEAD")
+        await self._cache.add(shown, into, host.oid(commit.out))
         return Base(host.oid(commit.out), branch)
 
-    async def _name_at(self, url: str, ref: str | None, into: Path) -> tuple[str, str | None]:
-        """The full name of `ref` at `url`, and its branch."""
-        if ref is not None and host.is_oid(ref):
-            return ref, None
-        wanted = ("HEAD",) if ref is None else (f"refs/heads/{ref}", f"refs/tags/{ref}", ref)
+    async def _name_at(self, url: str, ref: str | None, into: Path) -> tuple[str, str | None, str]:
+        """The full name of `ref` at `url`, its branch, and its object."""
+        exact = ref is not None and host.is_oid(ref)
+        named = (f"refs/heads/{ref}", f"refs/tags/{ref}", ref or "")
+        wanted = ("HEAD",) if ref is None or exact else named
         listed = await host.list_remote(into, url, *wanted, known=self._environment, settings=self._settings)
         shown = without_userinfo(url)
         if not listed.ok:
             raise _fetch_failed(shown, listed)
+        if exact and ref:
+            return ref, None, ref
         lines = [line.split("\t") for line in decode(listed.out).splitlines()]
         names = {
             fields[1]: fields[0] for fields in lines if len(fields) == 2 and not fields[0].startswith("ref: ")
@@ -93,7 +109,31 @@ class PlainGit:
             raise _unknown(shown, ref or "HEAD")
         full = heads[0] if ref is None and heads else name
         branch = full.removeprefix("refs/heads/") if full.startswith("refs/heads/") else None
-        return name, branch
+        return name, branch, names[name]
+
+    async def _fetch_checkout(self, checkout: Checkout, ref: str | None, into: Path) -> Base:
+        commit = await _commit_in(checkout, ref)
+        await host.ensure_bare(into)
+        async with self._cache.lent(str(checkout.top), into):
+            copied = await host.copy_in(checkout, commit, into, BASE_REF)
+        if partial := not copied.ok and await _is_partial(checkout):
+            # Its files are there, but older ones may not be; nothing asks the remote for them.
+            copied = await host.copy_in(checkout, commit, into, BASE_REF, history=False)
+        if not copied.ok and partial:
+            raise UserError(
+                "partial_clone",
+                f"{checkout.top} is a partial clone without all files of {commit[:7]}, which are not fetched for it: "
+                "run `git fetch --refetch --no-filter` there, or give the address of its remote as the repository.",
+            )
+        if not copied.ok:
+            reason = complaint(copied)
+            raise UserError(
+                "broken_repository", f"{checkout.top} cannot be copied: {reason}; try `git fsck` there."
+            )
+        await self._cache.add(str(checkout.top), into, commit)
+        branch = await _branch_in(checkout, ref)
+        notes = (_PARTIAL if partial else None, await _dirty_note(checkout, commit))
+        return Base(commit, branch, " ".join(filter(None, notes)) or None)
 
     async def deliver(self, proposal: Proposal) -> Delivered | None:
         _check_text(proposal.repository, proposal.branch)
@@ -150,6 +190,13 @@ def find_checkout(repo: str) -> Checkout:
     )
 
 
+async def check_base(repo: str, ref: str | None) -> None:
+    """Raise what `fetch` would raise for the repository of a directory or its `ref`. A URL is not looked at."""
+    _check_text(repo, ref)
+    if not is_url(repo):
+        await _commit_in(await in_thread(find_checkout, repo), ref)
+
+
 async def origin_of(repo: str) -> str | None:
     """The address of the remote `origin` of a directory's repository; None without one."""
     checkout = await in_thread(find_checkout, repo)
@@ -184,19 +231,6 @@ def _check_text(*texts: str | None) -> None:
             )
 
 
-async def _fetch_checkout(checkout: Checkout, ref: str | None, into: Path) -> Base:
-    commit = await _commit_in(checkout, ref)
-    await host.ensure_bare(into)
-    copied = await host.copy_in(checkout, commit, into, BASE_REF)
-    if not copied.ok:
-        reason = complaint(copied)
-        raise UserError(
-            "broken_repository", f"{checkout.top} cannot be copied: {reason}; try `git fsck` there."
-        )
-    branch = await _branch_in(checkout, ref)
-    return Base(commit, branch, await _dirty_note(checkout, commit))
-
-
 async def _commit_in(checkout: Checkout, ref: str | None) -> str:
     name = f"{ref or 'HEAD'}^{{commit}}"
     found = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", name)
@@ -212,8 +246,17 @@ async def _commit_in(checkout: Checkout, ref: str | None) -> str:
     if b"not a git repository" in found.err or b"invalid gitfile" in found.err or b"ermission" in found.err:
         raise UserError("no_repository", f"{checkout.top} cannot be used: {complaint(found)}.")
     if ref is None:
-        raise UserError("empty_repository", f"{checkout.top} has no commits yet: commit something first.")
+        how = "push something to it first" if checkout.bare else "`git add -A && git commit -m first`"
+        raise UserError(
+            "empty_repository", f"{checkout.top} has no commits yet, and a run starts from one: {how}."
+        )
     raise _unknown(str(checkout.top), ref)
+
+
+async def _is_partial(checkout: Checkout) -> bool:
+    """True if objects may be left with a promisor remote."""
+    found = await in_checkout(checkout, "config", "--get-regexp", r"^remote\..*\.promisor$")
+    return found.ok and b" true" in found.out
 
 
 def _unknown(where: str, ref: str) -> UserError:
@@ -283,7 +326,7 @@ async def _put_branch(checkout: Checkout, proposal: Proposal) -> str:
             return wanted
         there = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", ref)
         tip = decode(there.out).strip()
-        if tip == commit or (tip == proposal.previous and await _forwarded(checkout, ref, commit, tip)):
+        if tip == commit or (tip == proposal.previous and await _moved_on(checkout, ref, proposal)):
             return wanted
         if not there.ok and "/" not in branch:
             raise _not_written(checkout, made)
@@ -299,10 +342,16 @@ async def _move(checkout: Checkout, ref: str, commit: str, expected: str) -> Res
     return await in_checkout(checkout, "update-ref", "-m", "cloister: deliver", ref, commit, expected)
 
 
-async def _forwarded(checkout: Checkout, ref: str, commit: str, tip: str) -> bool:
-    """Fast-forward `ref` from `tip`, unless a work tree has it checked out: its files would then look changed."""
+async def _moved_on(checkout: Checkout, ref: str, proposal: Proposal) -> bool:
+    """Move `ref` on from the commit of an earlier round: fast-forward, or after a rebase to the commit that replaces it.
+
+    Not if a work tree has it checked out: its files would then look changed.
+    """
+    commit, tip = proposal.commit, proposal.previous or ""
     after = await in_checkout(checkout, "merge-base", "--is-ancestor", tip, commit)
     trees = await in_checkout(checkout, "worktree", "list", "--porcelain")
-    if not (after.ok and trees.ok) or f"branch {ref}" in decode(trees.out).splitlines():
+    if not ((after.ok or proposal.rebased) and trees.ok):
+        return False
+    if f"branch {ref}" in decode(trees.out).splitlines():
         return False
     return (await _move(checkout, ref, commit, tip)).ok

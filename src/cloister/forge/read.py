@@ -1,6 +1,8 @@
 """Reads files and commits from bare repositories of ours. Never acts on their content."""
 
+import os
 import posixpath
+import shutil
 import tempfile
 from bisect import bisect_left
 from collections import deque
@@ -13,12 +15,15 @@ from typing import NamedTuple
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
+from cloister.core.system import in_thread
 from cloister.core.text import decode
 from cloister.forge._spawn import Result
 from cloister.forge.host import Checkout, copy_in, ensure_bare, in_bare, in_checkout, must, oid
+from cloister.forge.modules import MODULE_REFS
 from cloister.forge.plain_git import BASE_REF, find_checkout
-from cloister.system import in_thread
 
+CONTENT = "lfs"
+"""Directory in a run's repository with the content of LFS: one file per object, named by its hash."""
 FILE_BYTES = 1_048_576
 """The largest file that is read this way."""
 
@@ -305,6 +310,20 @@ async def copy_commit(source: Path, commit: str, base: str, into: Path) -> None:
     for name, ref in ((base, BASE_REF), (commit, INHERITED_REF)):
         copied = await copy_in(Checkout(source, bare=True, who=None), name, into, ref)
         must(copied, "copy the save point")
+    if (source / CONTENT).is_dir():  # of LFS
+        await in_thread(
+            lambda: shutil.copytree(source / CONTENT, into / CONTENT, copy_function=_link, dirs_exist_ok=True)
+        )
+    refs = await in_bare(source, "for-each-ref", "--format=%(objectname)", MODULE_REFS)
+    for name in decode(must(refs, "list the submodules")).split():
+        copied = await copy_in(Checkout(source, bare=True, who=None), name, into, f"{MODULE_REFS}{name}")
+        must(copied, "copy a submodule")
+
+
+def _link(source: str, into: str) -> None:
+    """An earlier copy may have been cut short."""
+    with suppress(FileExistsError):
+        os.link(source, into)
 
 
 async def diff_of_diffs(bare: Path, one: str, other: str, names: tuple[str, str]) -> str:

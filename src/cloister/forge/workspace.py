@@ -5,10 +5,11 @@ A guest's answers are not trusted: the host checks every object of a saved tree 
 
 import logging
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import anyio
 import msgspec
 
 from cloister.core import limits
@@ -16,8 +17,10 @@ from cloister.core.computer import WORK_DIR, Command, Computer, Finished
 from cloister.core.errors import Bug, SandboxLost, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import packs
-from cloister.forge.change import AUTHOR, commit_tree
+from cloister.forge.change import commit_tree
 from cloister.forge.host import in_bare, is_oid, must
+from cloister.forge.modules import placed
+from cloister.forge.read import CONTENT
 
 log = logging.getLogger(__name__)
 
@@ -62,22 +65,48 @@ printf '%s\\n' {" ".join(map(shlex.quote, _LITTER))} > .git/info/exclude
 if [ -f {_LEFT} ]; then cat {_LEFT} >> .git/info/exclude; fi
 """
 
+_LFS = """if [ -d .git/lfs ]; then
+  git config filter.lfs.smudge "sh .git/cloister-lfs smudge"
+  git config filter.lfs.clean "sh .git/cloister-lfs clean"
+  git config filter.lfs.required false
+fi
+"""
+_CONTENT = ".git/lfs/objects"
+_FILTER = f"""t=$(mktemp) && trap 'rm -f "$t"' EXIT && cat > "$t" || exit 1
+if [ "$1" = smudge ]; then
+  o=$(head -c 200 "$t" | sed -n 's/^oid sha256:\\([0-9a-f]\\{{64\\}}\\)$/\\1/p')
+else
+  o=$(sha256sum < "$t" | cut -c1-64)
+fi
+f={_CONTENT}/$(echo "$o" | cut -c1-2)/$(echo "$o" | cut -c3-4)/$o
+if [ -z "$o" ] || [ ! -f "$f" ]; then
+  cat "$t"
+elif [ "$1" = smudge ]; then
+  cat "$f"
+else
+  printf 'version https://git-lfs.github.com/spec/v1\\noid sha256:%s\\nsize %s\\n' "$o" "$(wc -c < "$t" | tr -d ' ')"
+fi
+"""
+"""git's filter for content of LFS. Content that the host fetched is a pointer in every tree; any other stays content."""
+
 _PUT = f"""
 set -e
 git init --quiet --template= --initial-branch="$1" .
+{_LFS}
 {_EXCLUDE}
 printf '[user]\\n\\tname = Cloister\\n\\temail = cloister@localhost\\n[gc]\\n\\tauto = 0\\n' >> .git/config
 git index-pack --stdin > /dev/null
 git update-ref refs/cloister/base "$2"
 git update-ref "refs/heads/$1" "$2"
 git reset --quiet --hard
-cp .git/index .git/cloister-index
+cp -p .git/index .git/cloister-index
 [ -z "$3" ] || GIT_INDEX_FILE=.git/cloister-index git read-tree --reset -u "$3"
 """
 
 _REPAIR = f"""
 set -e
 git init --quiet --template= .
+{_LFS}
 {_EXCLUDE}
 git index-pack --stdin > /dev/null
 git update-ref refs/cloister/base "$1"
@@ -108,6 +137,49 @@ echo "$t"
 )
 
 
+_PUT_MODULE = """
+set -e
+[ -e .git ] || git init --quiet --template= .
+git index-pack --stdin > /dev/null
+git update-ref --no-deref HEAD "$1"
+git reset --quiet --hard
+"""
+"""Inside a submodule's directory. `git submodule update --init` then finds it in place and fetches nothing."""
+
+_KEPT_INDEX = ".git/cloister-kept"
+_LIST_KEPT = """
+export GIT_INDEX_FILE=.git/cloister-index
+git ls-files -z --others --ignored --exclude-standard -- "$@"
+"""
+_NAME_KEPT = f"""
+export GIT_INDEX_FILE={_KEPT_INDEX}
+cat > $GIT_INDEX_FILE.names
+rm -f $GIT_INDEX_FILE.lock
+s=$(xargs -0 -r ls -lnd -- < $GIT_INDEX_FILE.names | awk '{{ s += $5 }} END {{ printf "%.0f", s }}')
+[ "${{s:-0}}" -le "$1" ] || exit 7
+{{ git ls-files -z; cat $GIT_INDEX_FILE.names; }} | git update-index -z --add --remove --stdin >&2
+git write-tree
+"""
+_PACK_KEPT = """
+echo "$1" | git pack-objects --revs --stdout --delta-base-offset --quiet
+"""
+_PUT_KEPT = f"""
+set -e
+export GIT_INDEX_FILE={_KEPT_INDEX}
+git index-pack --stdin > /dev/null
+git read-tree "$1"
+git checkout-index --all --force --quiet
+"""
+
+_EDITED = """
+for path; do
+  [ -e "$path/.git" ] && [ -n "$(git -C "$path" diff --name-only --ignore-submodules=all HEAD)" ] && echo "$path"
+done
+"""
+_SHOWN = 5
+_TOO_LARGE = 7
+"""How `_NAME_KEPT` ends if the files are too large together."""
+
 _DISOWN = f"""
 git -c core.quotePath=false ls-files --others --exclude-standard --directory \\
   | sed 's/[][*?\\\\!#]/\\\\&/g; s|^|/|' > {_LEFT}
@@ -137,7 +209,8 @@ async def put(
     Raises `UserError` (`put_failed`, `repository_too_large`).
     """
     pack = await packs.pack(bare, commit, limit_bytes=history_bytes)
-    await _put(computer, pack, (branch, commit, ""))
+    await _put(computer, bare, pack, (branch, commit, ""))
+    await _put_modules(computer, bare, commit, commit)
 
 
 async def sync(computer: Computer, bare: Path, have: str | None, commit: str) -> None:
@@ -146,24 +219,145 @@ async def sync(computer: Computer, bare: Path, have: str | None, commit: str) ->
     Other files of the work tree stay. Raises as `put`.
     """
     since = await packs.pack_since(bare, have, commit) if have is not None and is_oid(have) else None
+    if since is not None:
+        await _put_content(computer, bare)
     if since is not None and (await computer.run(_script(_PUT, WORK_BRANCH, commit, ""), since.data)).ok:
+        await _put_modules(computer, bare, commit, commit)
         return
     # The template has no repository, or its setup damaged it.
     await put(computer, bare, commit)
 
 
 async def restore(computer: Computer, bare: Path, base: str, commit: str, branch: str = WORK_BRANCH) -> None:
-    """Make `/work` as it was when `commit` was saved: HEAD at `base`, with the files of `commit`."""
+    """Make `/work` as it was when `commit` was saved: HEAD at `base`, with the files of `commit`.
+
+    Ignored files that it keeps are put back by `restore_kept`.
+    """
     tree = await packs.tree_of(bare, commit)
-    await _put(computer, await packs.pack(bare, base, tree), (branch, base, tree))
+    await _put(computer, bare, await packs.pack(bare, base, tree), (branch, base, tree))
+    await _put_modules(computer, bare, base, commit)
 
 
-async def _put(computer: Computer, pack: packs.Pack, args: tuple[str, str, str]) -> None:
+async def _put(computer: Computer, bare: Path, pack: packs.Pack, args: tuple[str, str, str]) -> None:
+    await _put_content(computer, bare)
     done = await computer.run(_script(_PUT, *args), pack.data)
     if not done.ok:
         raise UserError("put_failed", f"The repository could not be copied into the sandbox: {_why(done)}.")
     if pack.shallow:
         await computer.write(".git/shallow", "".join(f"{name}\n" for name in pack.shallow).encode())
+
+
+async def _put_content(computer: Computer, bare: Path) -> None:
+    """Put the content of LFS that the host has fetched where git's filter finds it."""
+    try:
+        names = sorted(path.name for path in (bare / CONTENT).iterdir() if not path.suffix)
+    except FileNotFoundError:
+        return
+    found = await computer.run(
+        _script(f'for one; do [ -f "{_CONTENT}/$one" ] || echo "$one"; done', *map(_split, names))
+    )
+    for line in decode(found.out).splitlines():
+        name = line[-64:]
+        if name not in names:
+            continue
+        async with (
+            computer.write_stream(f"{_CONTENT}/{_split(name)}", mode=0o444) as sink,
+            await anyio.open_file(bare / CONTENT / name, "rb") as file,
+        ):
+            while data := await file.read(limits.FRAME_BYTES):
+                await sink.send(data)
+    await computer.write(".git/cloister-lfs", _FILTER.encode())
+
+
+def _split(name: str) -> str:
+    return f"{name[:2]}/{name[2:4]}/{name}"
+
+
+async def _put_modules(computer: Computer, bare: Path, base: str, commit: str) -> None:
+    """Check out the submodules of `commit` that the host has fetched, each with its own history."""
+    for module in await placed(bare, base, commit):
+        pack = await packs.pack(bare, module.commit)
+        await computer.mkdir(module.path)
+        inside = msgspec.structs.replace(_script(_PUT_MODULE, module.commit), cwd=f"{WORK_DIR}/{module.path}")
+        done = await computer.run(inside, pack.data)
+        if not done.ok:
+            shown = one_line(module.path, 100)
+            raise UserError(
+                "put_failed", f"The submodule {shown} could not be copied into the sandbox: {_why(done)}."
+            )
+        if pack.shallow:
+            text = "".join(f"{name}\n" for name in pack.shallow)
+            await computer.write(f"{module.path}/.git/shallow", text.encode())
+
+
+async def check_modules(computer: Computer, bare: Path, base: str, commit: str) -> None:
+    """Raises `UserError` (`submodule_edited`) if tracked files of a submodule differ from its commit.
+
+    Files that are new there, such as what a build left, are not looked at.
+    """
+    paths = [module.path for module in await placed(bare, base, commit)]
+    if not paths:
+        return
+    looked = await computer.run(_script(_EDITED, *paths))
+    edited = [one_line(line, 100) for line in decode(looked.out).splitlines()][:_SHOWN]
+    if edited:
+        raise UserError(
+            "submodule_edited",
+            f"Files of the submodule {' and '.join(edited)} were edited, and a change of this repository cannot hold "
+            f"that: work without these edits, and undo them with `git -C {edited[0]} checkout .`.",
+        )
+
+
+async def list_kept(computer: Computer, patterns: Sequence[str]) -> str:
+    """The name of a tree with the ignored files that `patterns` name; empty without any, and if they are too many.
+
+    Nothing of it is in `tree` or in a change.
+    """
+    paths = [f":(glob){pattern}" for pattern in patterns]
+    listed = await computer.run(_script(_LIST_KEPT, *paths)) if paths else None
+    if listed is None or not listed.ok or not listed.out:
+        return ""
+    # A repository in the work tree is one name with a slash at its end.
+    names = [name for name in listed.out.split(b"\0") if name and not name.endswith(b"/")]
+    stdin = b"".join(name + b"\0" for name in names)
+    large = len(names) > limits.KEPT_FILES
+    done = None if large else await computer.run(_script(_NAME_KEPT, str(limits.KEPT_BYTES)), stdin)
+    if done is None or done.exited.code == _TOO_LARGE:
+        log.warning(
+            "%d ignored files are not kept: a save point keeps %d of at most %d MiB together",
+            *(len(names), limits.KEPT_FILES, limits.KEPT_BYTES >> 20),
+        )
+        return ""
+    name = decode(done.out).strip()
+    return name if done.ok and is_oid(name) and names else ""
+
+
+async def _save_kept(computer: Computer, bare: Path, base: str, tree: str) -> str:
+    """Bring a tree of `list_kept` out of the sandbox; return a commit that holds it. Raises as `save`."""
+    base_tree = await packs.tree_of(bare, base)
+    whole = await in_bare(bare, "rev-list", "--objects", "--quiet", tree, f"^{base_tree}")
+    if not whole.ok:
+        done = await computer.run(_script(_PACK_KEPT, tree))
+        _check_saved(done, limits.CHANGE_BYTES)
+        await packs.take_in(bare, done.out, tree, base_tree)
+    return await commit_tree(bare, tree, base, "Kept files\n", at=0)
+
+
+async def kept_of(bare: Path, commit: str) -> str | None:
+    """The commit with the ignored files that the save point `commit` keeps; None without any."""
+    found = await in_bare(bare, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^2")
+    return decode(found.out).strip() if found.ok else None
+
+
+async def restore_kept(computer: Computer, bare: Path, commit: str) -> None:
+    """Put the ignored files back that the save point `commit` keeps. Raises `UserError` (`put_failed`)."""
+    kept = await kept_of(bare, commit)
+    if kept is None:
+        return
+    tree = await packs.tree_of(bare, kept)
+    done = await computer.run(_script(_PUT_KEPT, tree), await packs.pack_tree(bare, tree))
+    if not done.ok:
+        raise UserError("put_failed", f"Ignored files could not be put into the sandbox: {_why(done)}.")
 
 
 async def disown(computer: Computer) -> None:
@@ -190,7 +384,7 @@ async def tree(computer: Computer, bare: Path, base: str, last: str | None = Non
     return name
 
 
-async def save(
+async def save(  # noqa: PLR0913  (the last three are rarely given)
     computer: Computer,
     bare: Path,
     base: str,
@@ -198,10 +392,11 @@ async def save(
     *,
     limit_bytes: int = limits.CHANGE_BYTES,
     check: Callable[[str], Awaitable[None]] | None = None,
+    kept: str = "",
 ) -> str:
     """Save the working tree outside the sandbox as a commit on `base`, under `ref`; returns that commit.
 
-    Returns `base` if nothing differs from it. `check` is called with the tree before it becomes a commit.
+    Returns `base` if nothing differs from it and nothing is kept: `kept` is a tree of `list_kept`. `check` is called with the tree before it becomes a commit.
     Raises `UserError` (`save_failed`, `change_too_large`), what `check` raises, `HostError` (`no_disk`), and
     `SandboxLost` if the sandbox sends data that an honest one never sends.
     """
@@ -219,7 +414,9 @@ async def save(
         await packs.take_in(bare, data, name, base_tree)
         if check is not None:
             await check(name)
-        commit = await commit_tree(bare, name, base, "Save point\n", AUTHOR)
+    if name != base_tree or kept:
+        beside = await _save_kept(computer, bare, base, kept) if kept else ""
+        commit = await commit_tree(bare, name, f"{base} {beside}", "Save point\n")
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
     await packs.collect(bare)
     return commit
@@ -231,6 +428,7 @@ async def _repairing(computer: Computer, bare: Path, base: str, command: Command
     if done.ok or done.exited.killed is not None:
         return done
     pack = await packs.pack(bare, base)
+    await _put_content(computer, bare)
     await computer.run(_script(_REPAIR, base), pack.data)
     return await computer.run(command)
 

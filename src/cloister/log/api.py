@@ -1,20 +1,20 @@
 """The backbone: the durable log, the queue of runs, the live fan-out, the audit and the budgets behind one seam.
 
 Code above this package depends on these protocols only. `log/sqlite/` implements the backbone on one machine;
-`app/wiring.py` chooses the implementation. `cloister.testing.conformance.backbone` states the promises.
+`app/wiring.py` chooses the implementation. `tests.whole.conformance.suites.backbone` states the promises.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from cloister.core.budget import Spend
-from cloister.core.events import AnyBody, Delta, Event, FromOutside
+from cloister.core.events import AnyBody, Delta, Event, FromOutside, Phase
 from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
-from cloister.core.requests import NewRun, Outcome, State
+from cloister.core.requests import NewRun, Outcome, Role, State
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 
 if TYPE_CHECKING:
@@ -29,6 +29,35 @@ class Fence(msgspec.Struct, frozen=True):
     run: RunId
     owner: OwnerId
     epoch: int
+
+
+class OpenApproval(msgspec.Struct, frozen=True):
+    """An action that waits until a person allows or denies it."""
+
+    ask: str
+    seq: int
+    """Its `AskRaised` event."""
+    attempt: int
+    action: str
+    rule: str
+    approver: Role
+    """The lowest role that may allow it."""
+    deadline: float
+    """Unix seconds; then it is denied."""
+
+
+class OpenQuestion(msgspec.Struct, frozen=True):
+    """A question of the model that waits for an answer."""
+
+    question: str
+    seq: int
+    """Its `QuestionAsked` event."""
+    attempt: int
+    text: str
+    choices: tuple[str, ...]
+    default: str
+    deadline: float
+    """Unix seconds; then the run goes on with the default."""
 
 
 class RunRow(msgspec.Struct, frozen=True):
@@ -55,6 +84,26 @@ class RunRow(msgspec.Struct, frozen=True):
     """Open questions to a person."""
     cost: float | None = None
     """US dollars, as far as prices are known; None if none is."""
+    approvals: tuple[OpenApproval, ...] = ()
+    """The actions among these questions that wait for a person."""
+    questions: tuple[OpenQuestion, ...] = ()
+    """Those among them that the model asks."""
+    phase: Phase | None = None
+    """What it does now; None between phases and after the end."""
+    phase_since: float | None = None
+    """Unix seconds."""
+    reds: tuple[int, ...] = ()
+    """Failing tests at the base and after each run of the checks; the newest 40."""
+    ahead: int | None = None
+    """How many queued runs are claimed before this one; None unless it is queued."""
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Runs that changed."""
+
+    rows: tuple[RunRow, ...]
+    cursor: int
+    """The last event of the whole log that they include."""
 
 
 class RunCount(msgspec.Struct, frozen=True):
@@ -203,11 +252,22 @@ class Backbone(AuditLog, BudgetStore, Protocol):
 
         A `PromptReceived` for a finished run appends `RunContinued` before it and queues the run again; anything
         else for a finished run raises `UserError` (`run_finished`).
+        A body with the `key` of an earlier one of the same person appends nothing: the earlier event is returned.
+        `UserError` (`key_taken`) if the two differ.
         """
         ...
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         """Return events with `seq > after`, in order."""
+        ...
+
+    async def since(
+        self, cursor: int, kinds: Collection[str], limit: int = 1_000
+    ) -> tuple[int, tuple[Event, ...]]:
+        """Return events of all runs in the order of their commits, of some kinds, and the cursor behind them.
+
+        A reader that keeps the cursor sees each event once; 0 is the beginning.
+        """
         ...
 
     def follow(
@@ -242,7 +302,28 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         """Count all runs by state and outcome."""
         ...
 
-    async def row(self, run: RunId) -> RunRow: ...
+    async def row(self, run: RunId, *, told: bool = True) -> RunRow:
+        """Return one run; unless `told`, without what takes a look at its log."""
+        ...
+
+    async def sent(self, run: RunId, who: str, key: str) -> Event | None:
+        """Return the event that a person's message with this `key` caused; None if none came."""
+        ...
+
+    async def keyed(self, key: str) -> RunId | None:
+        """Return the run that was admitted with this key."""
+        ...
+
+    async def changes(self, after: int | None, most: int) -> Changes:
+        """Return the unfinished runs, and those with an event after `after`, a cursor of the whole log.
+
+        With None, the newest `most`; never more finished ones than `most`. The newest first.
+        """
+        ...
+
+    def news(self) -> AbstractAsyncContextManager[Callable[[], Awaitable[None]]]:
+        """Inside the block, call what it yields to wait until any run has changed since the last call."""
+        ...
 
     async def resolve(self, prefix: str) -> RunId:
         """Return the run whose id starts with `prefix` (the leading `r-` is optional); `last` is the newest.

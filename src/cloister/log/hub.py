@@ -1,7 +1,7 @@
 """Live fan-out inside this process: followers of a run get its events and fragments."""
 
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 
 import anyio
@@ -69,10 +69,33 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[RunId, set[Subscription]] = {}
+        self._bells: set[anyio.Event] = set()
 
     @property
     def idle(self) -> bool:
-        return not self._readers
+        return not self._readers and not self._bells
+
+    @contextmanager
+    def news(self) -> Generator[Callable[[], Awaitable[None]]]:
+        """What waits until any run has changed since it was last called."""
+        bell = anyio.Event()
+        self._bells.add(bell)
+
+        async def wait() -> None:
+            nonlocal bell
+            await bell.wait()
+            self._bells.discard(bell)
+            bell = anyio.Event()
+            self._bells.add(bell)
+
+        try:
+            yield wait
+        finally:
+            self._bells.discard(bell)
+
+    def _ring(self) -> None:
+        for bell in self._bells:
+            bell.set()
 
     @contextmanager
     def subscribe(self, run: RunId, *, deltas: bool = True) -> Generator[Subscription]:
@@ -88,6 +111,8 @@ class Hub:
 
     def announce(self, events: tuple[Event, ...]) -> None:
         """Pass durable events on. Never waits."""
+        if events:
+            self._ring()
         for event in events:
             for reader in self._readers.get(event.run, ()):
                 reader.put_event(event)
@@ -99,6 +124,7 @@ class Hub:
 
     def look(self) -> None:
         """Another process has written: all readers read the log."""
+        self._ring()
         for readers in self._readers.values():
             for reader in readers:
                 reader.look()

@@ -136,8 +136,11 @@ def window(name: str, entries: Mapping[str, ModelEntry], files: Shelf = NO_SHELF
     return None if known is None else known.context_window
 
 
-def load_prices() -> None:
-    """Load the table now; it takes part of a second, once."""
+def load_prices(name: str) -> None:
+    """Load the table now if it may have the model; it takes part of a second, once."""
+    provider = CATALOG.get(name.partition(":")[0])
+    if provider is None or provider.prices is None:
+        return
     import genai_prices  # noqa: F401  # pyright: ignore[reportUnusedImport]
 
 

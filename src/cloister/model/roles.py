@@ -142,7 +142,7 @@ class _Shelf:
 
     async def _hold(self, name: str, *, task_status: TaskStatus[Model]) -> None:
         async with open_model(name, self.access) as model:
-            await to_thread.run_sync(load_prices)
+            await to_thread.run_sync(load_prices, name)
             task_status.started(model)
             await anyio.sleep_forever()
 

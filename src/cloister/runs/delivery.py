@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
 
 import anyio
 import msgspec
@@ -12,7 +12,8 @@ from anyio import to_thread
 
 from cloister.agent.taint import Provenance
 from cloister.core import limits
-from cloister.core.addresses import without_userinfo
+from cloister.core.addresses import repository_matches, without_userinfo
+from cloister.core.attempts import ForkedFrom
 from cloister.core.diagnosis import Comparison, statement
 from cloister.core.errors import CloisterError, HostError, OutsideError, UserError
 from cloister.core.events import (
@@ -36,7 +37,7 @@ from cloister.core.log import (
     request_of,
     round_start,
 )
-from cloister.core.requests import NewRun, SavePointLimits, State
+from cloister.core.requests import NewRun, Retention, SavePointLimits, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import Forges, change
@@ -52,6 +53,7 @@ from cloister.runs.attempts.tree import all_points, point_at
 from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import check_change
+from cloister.sandbox.api import Host
 
 if TYPE_CHECKING:
     from cloister.runs.services import RunServices
@@ -59,16 +61,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-async def remove_files(repositories: RunRepositories, run: RunId, state: State, who: str) -> Removed:
+async def remove_files(
+    repositories: RunRepositories, run: RunId, state: Callable[[], Awaitable[State]], who: str
+) -> Removed:
     """Delete the run's own repository: its change, its attempts' diffs and its save points.
 
     Raises `UserError` (`run_not_finished`).
     """
-    if state != "finished":
-        raise UserError(
-            "run_not_finished", f"Run {run} is not finished: stop it first (`cloister stop {run}`)."
-        )
-    return await repositories.remove(run, who)
+    working = UserError(
+        "run_not_finished", f"Run {run} is not finished: stop it first (`cloister stop {run}`)."
+    )
+    if await state() != "finished":
+        raise working
+    try:
+        async with repositories.working(run, alone=True):
+            if await state() != "finished":  # a message continued it meanwhile
+                raise working
+            return await repositories.remove(run, who)
+    except TimeoutError:
+        raise working from None
 
 
 _DELIVERED = ("proven", "unbroken", "unproven")
@@ -95,11 +106,11 @@ async def make_result(
     request = request_of(events)
     branch = change.branch_name(request.prompt, run)
     start = round_start(events)
-    before = last_change(events[:start])
+    before = _before(events)
     known = last_change(events[start:])
     bare = await services.repositories.open(run)
     previous = before[1].commit if before else base
-    if saved == previous or (before and not known and not await change.files_of_save(bare, previous, saved)):
+    if saved == previous or (not known and not await change.files_of_save(bare, previous, saved)):
         return
     await check_change(services.run_policy(request), bare, base, saved if known is None else known[1].commit)
     if known is None:
@@ -125,10 +136,17 @@ async def _deliver(services: "RunServices", journal: Journal, winner: AttemptEnd
     for target in (await targets(services.forges, request_of(events)))[len(done) :]:
         if await _may_deliver(services, journal, winner, target, made.branch):
             proposal = await propose(services.repositories, journal.events, winner, made, target)
+            proposal = msgspec.structs.replace(proposal, follows=_earlier_branch(events, target))
             try:
-                await _patiently(services.forges, journal, proposal)
+                await deliver_patiently(services.forges, journal, proposal)
             except OutsideError as error:
                 await journal.append(DeliveryFailed(without_userinfo(target), error.message))
+
+
+def _earlier_branch(events: Sequence[Event], target: str) -> str:
+    """The branch at `target` from which an earlier round opened a pull request; empty without one."""
+    where, sent = without_userinfo(target), Index(events).of(ChangeDelivered)
+    return next((one.branch for one in reversed(sent) if one.where == where and one.url), "")
 
 
 def delivery(sent: Delivered) -> ChangeDelivered:
@@ -162,7 +180,7 @@ async def propose(
 ) -> Proposal:
     """The change as it goes to `target`, with the text of a pull request."""
     run, base = events[0].run, Index(events).last(BaseFixed)
-    before = last_change(events[: round_start(events)])
+    before = _before_at(events, target)
     proposal = await change.describe(
         Proposal(
             run,
@@ -172,6 +190,7 @@ async def propose(
             made.branch,
             await repositories.open(run),
             previous=before[1].commit if before else base and base.commit,
+            rebased=before is not None and before[0] < _base_fixed(events),
             onto=base.branch if base else None,
             draft=winner.outcome != "proven",
         )
@@ -180,7 +199,24 @@ async def propose(
     return msgspec.structs.replace(proposal, page=page)
 
 
-async def _patiently(forges: Forges, journal: Journal, proposal: Proposal) -> None:
+def _base_fixed(events: Sequence[Event]) -> int:
+    """The number of the event that fixed the base, after a rebase the newest; 0 without one."""
+    return max((event.seq for event in events if isinstance(event.body, BaseFixed)), default=0)
+
+
+def _before(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
+    """The change that this round adds to: the newest one of earlier rounds on the present base."""
+    return last_change(events[_base_fixed(events) : round_start(events)])
+
+
+def _before_at(events: Sequence[Event], target: str) -> tuple[int, ChangeMade] | None:
+    """The change that `target` has: the last one delivered there, else the newest one of earlier rounds."""
+    where = without_userinfo(target)
+    sent = (event.seq for event, body in Index(events).events(ChangeDelivered) if body.where == where)
+    return last_change(events[: max(sent, default=round_start(events))])
+
+
+async def deliver_patiently(forges: Forges, journal: Journal, proposal: Proposal) -> None:
     """Deliver, again and again while the forge cannot be reached. Raises the last `OutsideError`."""
     deadline = anyio.current_time() + limits.DELIVERY_SECONDS
     pause = _FIRST_PAUSE_SECONDS
@@ -193,6 +229,7 @@ async def _patiently(forges: Forges, journal: Journal, proposal: Proposal) -> No
                     await journal.append(delivery(sent))
                 return
         except OutsideError as error:
+            pause = max(pause, error.after)
             if not error.retryable or anyio.current_time() + pause > deadline:
                 raise
             logger.warning("run %s is not delivered yet: %s", proposal.run, error.message)
@@ -238,13 +275,13 @@ def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]
     asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived)]
     if start == 0 and isinstance(events[0].body, RunAdmitted):
         asked.insert(0, events[0].body.who)
-    names = (who.removesuffix(" (review)") for who in dict.fromkeys(asked))
+    names = dict.fromkeys(who.removesuffix(" (review)").removesuffix(" (trigger)") for who in asked)
     return [f"Co-authored-by: {people[who]}" for who in names if who in people]
 
 
 def _proof(events: Sequence[Event], run: RunId, winner: AttemptEnded | None) -> str:
     lines: list[str] = []
-    for event in events:
+    for event in events[_base_fixed(events) :]:
         match event.body:
             case ChecksChosen() as chosen:
                 lines += [f"Check: {one_line(check, 200)}" for check in chosen.checks]
@@ -279,9 +316,21 @@ _PAGE = 256
 _DAY_SECONDS = 86_400.0
 
 
+class Removal(msgspec.Struct, frozen=True):
+    """Something that is removed because it is old."""
+
+    kind: Literal["files", "save_points", "snapshot"]
+    id: str
+    """Of the run or the snapshot."""
+    since: float
+    """When the run ended, or the snapshot was taken."""
+    about: str = ""
+    """The run's repository, or the snapshot's name."""
+
+
 @dataclass(frozen=True, slots=True)
-class SavePointCollector:
-    """Collects the save points of finished runs beyond the limits."""
+class Collector:
+    """Removes what is older than the settings keep: save points and files of finished runs, and snapshots."""
 
     backbone: Backbone
     read: Callable[[RunId], Awaitable[tuple[Event, ...]]]
@@ -290,6 +339,9 @@ class SavePointCollector:
     limits: SavePointLimits
     who: str
     """The person in whose name the audit states it."""
+    retention: Retention = field(default_factory=Retention)
+    machine: Host | None = None
+    """Whose snapshots are removed."""
 
     async def run(self) -> None:
         """Never returns."""
@@ -297,17 +349,57 @@ class SavePointCollector:
             try:
                 await self.collect()
             except CloisterError as error:
-                logger.warning("save points cannot be collected now: %s", error.message)
+                logger.warning("old files cannot be removed now: %s", error.message)
             except Exception:
-                logger.exception("save points cannot be collected")
+                logger.exception("old files cannot be removed")
             await anyio.sleep(_LOOK_SECONDS)
 
-    async def collect(self) -> tuple[RunId, ...]:
-        """Return the runs whose save points were removed."""
+    async def collect(self, *, dry: bool = False) -> tuple[Removal, ...]:
+        """Remove what is due, or if `dry` nothing; returns what."""
         oldest = time.time() - self.limits.days * _DAY_SECONDS
         finished = [row async for row in self._rows() if row.state == "finished"]
-        due = [row for at, row in enumerate(finished) if at >= self.limits.runs or row.updated_at <= oldest]
-        return tuple([row.id for row in due if await self._of_run(row)])
+        forked = {origin.run for origin in await self._origins()}
+        found: list[Removal] = []
+        for at, row in enumerate(finished):
+            too_old = row.updated_at <= time.time() - self._files_days(row.repo) * _DAY_SECONDS
+            if too_old and row.id not in forked:
+                if await self.repositories.exists(row.id) and (dry or await self._remove(row)):
+                    found.append(Removal("files", row.id, row.updated_at, row.repo))
+            elif at < self.limits.runs and row.updated_at > oldest:
+                continue
+            elif await self._of_run(row, dry=dry):
+                found.append(Removal("save_points", row.id, row.updated_at, row.repo))
+        return (*found, *await self._old_snapshots(dry=dry))
+
+    def _files_days(self, repo: str) -> float:
+        named = (one.files_days for one in self.retention.project if repository_matches(one.match, repo))
+        return next(named, self.retention.files_days)
+
+    async def _remove(self, row: RunRow) -> bool:
+        async def state() -> State:
+            # A message may have continued the run meanwhile, and a fork of it may have begun.
+            if any(origin.run == row.id for origin in await self._origins()):
+                raise UserError("run_forked", f"An unfinished fork continues run {row.id}.")
+            return (await self.backbone.row(row.id)).state
+
+        try:
+            await remove_files(self.repositories, row.id, state, self.who)
+        except CloisterError as error:
+            logger.warning("the files of run %s were not removed: %s", row.id, error.message)
+            return False
+        await self.backbone.note("RunRemoved", self.who, {"run": row.id})
+        return True
+
+    async def _old_snapshots(self, *, dry: bool) -> list[Removal]:
+        oldest, found = time.time() - self.retention.snapshots_days * _DAY_SECONDS, list[Removal]()
+        if self.machine is None or oldest == float("-inf"):
+            return found
+        for one in [one for one in await self.machine.snapshots() if one.created_at <= oldest]:
+            if not dry:
+                await self.machine.delete_snapshot(one.id)
+                await self.backbone.note("SnapshotRemoved", self.who, {"snapshot": one.id})
+            found.append(Removal("snapshot", one.id, one.created_at, one.name or ""))
+        return found
 
     async def _rows(self) -> AsyncIterator[RunRow]:
         """Every run, newest first."""
@@ -317,7 +409,7 @@ class SavePointCollector:
                 yield row
             before = page[-1].id
 
-    async def _of_run(self, row: RunRow) -> bool:
+    async def _of_run(self, row: RunRow, *, dry: bool) -> bool:
         lost: set[str] = set()
 
         async def kept() -> frozenset[str] | None:
@@ -329,6 +421,8 @@ class SavePointCollector:
             lost.update({point.commit for _, point in all_points(events).values()} - commits)
             return commits
 
+        if dry:
+            return self.repositories.collectable(row.id, row.updated_at) and bool(await kept() and lost)
         try:
             done = await self.repositories.collect(row.id, row.updated_at, kept)
         except CloisterError as error:
@@ -340,15 +434,20 @@ class SavePointCollector:
 
     async def _needed_by_forks(self, run: RunId, events: Sequence[Event]) -> frozenset[str]:
         """The save points of `run` that unfinished forks continue from."""
-        points, found = all_points(events), set[str]()
+        points = all_points(events)
+        needed = (origin.seq for origin in await self._origins() if origin.run == run)
+        return frozenset(points[seq][1].commit for seq in needed if seq in points)
+
+    async def _origins(self) -> list[ForkedFrom]:
+        """What unfinished forks continue."""
+        found: list[ForkedFrom] = []
         async for row in self._rows():
             if row.state == "finished":
                 continue
             admitted = (await self.backbone.read(row.id, limit=1))[0].body
-            origin = admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None
-            if origin is not None and origin.run == run and origin.seq in points:
-                found.add(points[origin.seq][1].commit)
-        return frozenset(found)
+            if isinstance(admitted, RunAdmitted) and admitted.request.forked_from is not None:
+                found.append(admitted.request.forked_from)
+        return found
 
 
 def result_commits(events: Sequence[Event]) -> frozenset[str]:

@@ -36,17 +36,20 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, round_start
+from cloister.core.log import Journal, rebase_due, round_start
 from cloister.core.requests import NewRun
+from cloister.core.system import in_thread
+from cloister.forge.api import Base
 from cloister.model.api import Models
 from cloister.runs.attempts.base import BaseSandbox, phase
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.attempts.ranking import choose_winner
+from cloister.runs.attempts.rebase import moved_base, rebase_ref
 from cloister.runs.attempts.tree import copy_files, inheritance
 from cloister.runs.delivery import make_result
 from cloister.runs.environments.layers import Site, set_up
-from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern
+from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern, reachable, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
 from cloister.sandbox.api import Report
@@ -168,19 +171,32 @@ class _Driver:
     # Fetch.
 
     async def _fetch(self, admitted: RunAdmitted) -> BaseFixed:
-        for event in self._journal.events:
-            if isinstance(event.body, BaseFixed):
-                return event.body
+        if (base := self._journal.index.last(BaseFixed)) is not None:
+            return await self._rebase(admitted.request, base)
         request = admitted.request
         self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if request.forked_from is not None:
             return await self._inherit(admitted, request.forked_from)
-        async with phase(self._journal, "fetch"):
-            forge = self._services.forges.at(request.repo)
-            found = await forge.fetch(request.repo, request.ref, self._bare)
+        found = await self._bring(request, request.ref)
         base = BaseFixed(found.commit, found.branch, found.note)
         await self._journal.append(base)
         return base
+
+    async def _bring(self, request: NewRun, ref: str | None) -> Base:
+        async with phase(self._journal, "fetch"):
+            above = await in_thread(self._services.rules.above, request.repo)
+            reach = reachable((*above, run_layer(request)))
+            return await self._services.forges.bring(request.repo, ref, self._bare, reach)
+
+    async def _rebase(self, request: NewRun, base: BaseFixed) -> BaseFixed:
+        """Put the newest commit in the place of `base`, if the round asks for that."""
+        events = self._journal.events
+        asked = rebase_due(events)
+        if asked is None:
+            return base
+        found = await self._bring(request, rebase_ref(events))
+        await self._journal.append(*await moved_base(self._bare, events, found, asked.origin))
+        return self._journal.index.last(BaseFixed) or base
 
     async def _inherit(self, admitted: RunAdmitted, origin: ForkedFrom) -> BaseFixed:
         """A forked run takes the base, the baseline and the conversation of its parent."""
@@ -244,6 +260,7 @@ class _Driver:
             inside=self._inside,
             results=results,
             template=template.name,
+            earlier=template.about.baseline,
         )
         held = BaseSandbox(self._services, self._journal, setup, template.about.commit)
         attempts = Attempts(self._services, self._journal, setup, held)

@@ -2,7 +2,8 @@
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import math
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,18 +13,21 @@ import msgspec
 from anyio import to_thread
 
 from cloister.core import limits
-from cloister.core.errors import CloisterError
+from cloister.core.addresses import canonical_repository
+from cloister.core.diagnosis import Diagnosis
+from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import ChangeDelivered, ChangeMade, Event, PromptReceived, RunFinished
 from cloister.core.ids import RunId
-from cloister.core.log import Index
+from cloister.core.log import CONFLICTS, REBASE, Index
 from cloister.core.text import bounded, harmless, one_line
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.report import tell
 from cloister.forge import Forges
 from cloister.forge.pulls.api import Job, Pulls, Talk
-from cloister.forge.pulls.hosted import client
+from cloister.forge.pulls.hosted import Hosted, client
 from cloister.log.api import Backbone
+from cloister.runs.attempts.rebase import request_rebase
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +37,11 @@ CI_ROUNDS = 2
 """Rounds in a row that failures of CI start without a person in between."""
 _REMARK_CHARS = 20_000
 _LOG_CHARS = 6_000
+_STILL = f"CI still fails after {CI_ROUNDS} automatic rounds"
+_CONFLICTS = (
+    f"This change conflicts with its base, after {CI_ROUNDS} automatic rounds. The run stops here; "
+    "`cloister rebase`, or a comment of a person who may push to this repository, continues it."
+)
 _RUNS = 500
 """Finished runs whose pull requests are followed, newest first."""
 
@@ -55,14 +64,17 @@ def delivered(events: Sequence[Event]) -> ChangeDelivered | None:
     return found if found is not None and found.url else None
 
 
-def follow_up(events: Sequence[Event], talk: Talk, logs: Mapping[str, str]) -> FollowUp:
+def follow_up(
+    events: Sequence[Event], talk: Talk, logs: Mapping[str, str], base_logs: Mapping[str, str] | None = None
+) -> FollowUp:
     """What is new at the pull request since the run last heard of it. `logs` are those of failed jobs, by name.
+
+    `base_logs` are those of the base: a job that fails there in the same way costs no round.
 
     Only people who may push to the repository are heard. CI counts when all its jobs for the newest commit ended.
     """
     said = Index(events).of(PromptReceived)
     known = {one.ref for one in said}
-    own = any(MARK in one.text for one in talk.remarks)
     new = [
         PromptReceived(
             _remark_text(one.text, one.path, one.line), f"{one.who} (review)", "review", f"remark {one.id}"
@@ -72,28 +84,71 @@ def follow_up(events: Sequence[Event], talk: Talk, logs: Mapping[str, str]) -> F
     ]
     if new:
         return FollowUp(tuple(new))
+    if talk.pull.conflicts and _is_ours(events, talk):
+        return _replay(events, own=_told(talk, _CONFLICTS))
     failed = failed_jobs(events, talk)
-    ref = _ci_ref(events, failed)
-    if not failed or ref in known:
+    if not failed:
         return FollowUp()
+    ref, before = _ci_ref(events, failed), base_logs or {}
+    own = tuple(one for one in failed if not _alike(one, logs.get(one.name), before.get(one.name)))
+    aside = _aside([one for one in failed if one not in own], [one for one in talk.jobs if one.flaky])
+    if not own:
+        return FollowUp(comment=f"{MARK}\n<!-- {ref} -->\n{aside} This costs no round.")
     if _ci_rounds(said) >= CI_ROUNDS:
-        return FollowUp(comment="" if own else _summary(failed))
-    text = "\n\n".join(_job_text(one, logs.get(one.name)) for one in failed)
+        return FollowUp(comment="" if _told(talk, _STILL) else _summary(own, aside))
+    text = "\n\n".join((*(_job_text(one, logs.get(one.name)) for one in own), *filter(None, (aside,))))
     return FollowUp((PromptReceived(bounded(text, _REMARK_CHARS), "ci", "ci", ref),))
 
 
 def failed_jobs(events: Sequence[Event], talk: Talk) -> tuple[Job, ...]:
-    """The failed jobs of the commit that the run delivered; none while some still run."""
-    made = Index(events).last(ChangeMade)
-    seen = talk.pull.commit
-    if (
-        made is None
-        or not seen
-        or not made.commit.startswith(seen)
-        or any(one.state == "running" for one in talk.jobs)
-    ):
+    """The failed jobs of the commit that the run delivered; none while some still run, or once they were answered."""
+    if not _is_ours(events, talk) or any(one.state == "running" for one in talk.jobs):
         return ()
-    return tuple(one for one in talk.jobs if one.state == "failed")
+    failed = tuple(one for one in talk.jobs if one.state == "failed")
+    ref = _ci_ref(events, failed)
+    answered = any(one.ref == ref for one in Index(events).of(PromptReceived)) or _told(talk, ref)
+    return () if answered else failed
+
+
+def failed_on_base(failed: Sequence[Job], talk: Talk) -> tuple[Job, ...]:
+    """The jobs of the base that failed and have the name of a failed job."""
+    names = {one.name for one in failed}
+    return tuple(one for one in talk.base_jobs if one.state == "failed" and one.name in names)
+
+
+def _told(talk: Talk, words: str) -> bool:
+    """True if a comment of ours has these words."""
+    return any(MARK in one.text and words in one.text for one in talk.remarks)
+
+
+def _alike(job: Job, log: str | None, base_log: str | None) -> bool:
+    """True if the logs show that the job fails in the same way on the base: the same tests, no new complaint."""
+    if not log or not base_log:
+        return False
+    now, base = _diagnosis(job, log), _diagnosis(job, base_log)
+    names = [{test.name for test in one.failing} for one in (now, base)]
+    shown = any(names) or (now.diagnostics and base.diagnostics)
+    return bool(shown) and names[0] <= names[1] and not compare((base,), (now,)).new
+
+
+def _is_ours(events: Sequence[Event], talk: Talk) -> bool:
+    """True if the newest commit of the pull request is the one that the run delivered."""
+    made, seen = Index(events).last(ChangeMade), talk.pull.commit
+    return made is not None and bool(seen) and made.commit.startswith(seen)
+
+
+def _replay(events: Sequence[Event], *, own: bool) -> FollowUp:
+    """Replay the change on its moved base, once for each commit of ours."""
+    made, said = Index(events).last(ChangeMade), Index(events).of(PromptReceived)
+    ref = f"{REBASE} {made.commit if made else ''}"
+    if any(one.ref == ref for one in said):
+        return FollowUp()
+    if _ci_rounds(said) >= CI_ROUNDS:
+        return FollowUp(comment="" if own else f"{MARK}\n{_CONFLICTS}")
+    try:
+        return FollowUp((request_rebase(events, "ci", "ci", ref),))
+    except UserError:  # it started from a commit, which does not move
+        return FollowUp()
 
 
 def _ci_ref(events: Sequence[Event], failed: Sequence[Job]) -> str:
@@ -108,7 +163,7 @@ def _ci_rounds(said: Sequence[PromptReceived]) -> int:
     for one in reversed(said):
         if one.origin != "ci":
             break
-        count += 1
+        count += one.ref != CONFLICTS  # those belong to the round of a rebase
     return count
 
 
@@ -117,23 +172,39 @@ def _remark_text(text: str, path: str, line: int) -> str:
     return f"{where}{bounded(harmless(text), _REMARK_CHARS)}"
 
 
-def _job_text(job: Job, log: str | None) -> str:
+def _diagnosis(job: Job, log: str) -> Diagnosis:
     from cloister.feedback.diagnose import diagnose  # noqa: PLC0415  (its parsers take long to load)
 
+    return diagnose(CheckOutput(f"CI: {one_line(job.name, 200)}", 1, None, 0.0, log.encode(), b""))
+
+
+def _job_text(job: Job, log: str | None) -> str:
     head = f"The CI job {one_line(job.name, 200)} failed on this change."
     if not log:
         return f"{head} Its log cannot be read here: {one_line(job.url, 300) or 'the forge names none'}."
-    output = CheckOutput(f"CI: {one_line(job.name, 200)}", 1, None, 0.0, log.encode(), b"")
-    found = diagnose(output)
+    found = _diagnosis(job, log)
     return f"{head}\n{tell(compare((), (found,)), (found,), _LOG_CHARS)}"
 
 
-def _summary(failed: Sequence[Job]) -> str:
-    names = ", ".join(f"`{one_line(one.name, 80).replace('`', '')}`" for one in failed[:10])
+def _names(jobs: Sequence[Job]) -> str:
+    return ", ".join(f"`{one_line(one.name, 80).replace('`', '')}`" for one in jobs[:10])
+
+
+def _summary(failed: Sequence[Job], aside: str) -> str:
     return (
-        f"{MARK}\nCI still fails after {CI_ROUNDS} automatic rounds: {names}. "
+        f"{MARK}\n{_STILL}: {_names(failed)}. "
         "The run stops here; a comment of a person who may push to this repository continues it."
+        + (f" {aside}" if aside else "")
     )
+
+
+def _aside(on_base: Sequence[Job], flaky: Sequence[Job]) -> str:
+    """Sentences about the failures that this change did not cause."""
+    base = (
+        f"In the same way on the newest commit of the base branch fail: {_names(on_base)}." if on_base else ""
+    )
+    passed = f"Failed first, and passed when run again on the same commit: {_names(flaky)}." if flaky else ""
+    return " ".join(filter(None, (base, passed)))
 
 
 # The effects: look at each pull request from time to time.
@@ -149,6 +220,8 @@ class Follower:
     """The whole log of a run."""
     tell: Callable[[RunId, PromptReceived], Awaitable[None]]
     """Continue the run with a message."""
+    bare: Callable[[RunId], Awaitable[Path]]
+    """The repository of a run. Raises `UserError` (`run_removed`)."""
     who: str
     """The person in whose name the audit states the end of a pull request."""
     marks: Path
@@ -157,57 +230,97 @@ class Follower:
     _ended: dict[str, str] = field(default_factory=dict[str, str])
     _without: dict[str, float] = field(default_factory=dict[str, float])
     """Runs without a pull request → when they last changed."""
+    _places: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
+    """Runs with a pull request → when they last changed, and the repository."""
+    _pulls: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
+    """Runs with an open pull request → its repository and number."""
+    _looking: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def run(self) -> None:
         """Never returns."""
-        self._ended = _read_marks(self.marks)
         while True:
             try:
                 await self.look()
             except Exception:
                 logger.exception("pull requests cannot be followed now")
-            await anyio.sleep(self.seconds)
+            await anyio.sleep(self.seconds or math.inf)
 
-    async def look(self) -> None:
-        """Look once at every pull request that is still open."""
-        async with client() as http:
+    async def look(self, only: Collection[str] | None = None) -> set[str]:
+        """Look once at every pull request that is still open; with `only`, those of these repositories.
+
+        Return the repositories that could not be looked at now.
+        """
+        failed: set[str] = set()
+        async with self._looking, client() as http:
+            self._ended = self._ended or _read_marks(self.marks)
             for row in await self.backbone.runs(_RUNS, told=False):
                 known = row.id in self._ended or self._without.get(row.id) == row.updated_at
                 if row.state != "finished" or known:
                     continue
+                changed, place = self._places.get(row.id, (0.0, ""))
+                if only is not None and changed == row.updated_at and place not in only:
+                    continue
                 try:
-                    if not await self._of_run(row.id, http):
+                    events = await self.read(row.id)
+                    sent = delivered(events)
+                    if sent is None or self.forges.hosted(sent.where) is None:
                         self._without[row.id] = row.updated_at
+                        continue
+                    place = canonical_repository(sent.where)
+                    self._places[row.id] = (row.updated_at, place)
+                    self._pulls[row.id] = (place, sent.number)
+                    if only is None or place in only:
+                        await self._of_run(events, sent, http)
                 except CloisterError as error:
                     if error.code == "run_removed":  # its pull request stays, and the run cannot continue
                         self._without[row.id] = row.updated_at
+                    else:
+                        failed.add(self._places.get(row.id, (0.0, ""))[1])
                     logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
                 except Exception:
                     logger.exception("the pull request of %s cannot be followed", row.id)
+        return failed
 
-    async def _of_run(self, run: RunId, http: httpx2.AsyncClient) -> bool:
-        """Return False for a run without a pull request."""
-        events = await self.read(run)
-        sent = delivered(events)
-        hosted = self.forges.hosted(sent.where) if sent else None
-        if sent is None or hosted is None:
-            return False
+    def follows(self, place: str, number: int) -> bool:
+        """True for the open pull request of a run, after a look at its repository."""
+        return (place, number) in self._pulls.values()
+
+    async def _of_run(self, events: Sequence[Event], sent: ChangeDelivered, http: httpx2.AsyncClient) -> None:
+        hosted, run = self.forges.hosted(sent.where), events[0].run
+        if hosted is None:
+            return
         pulls = hosted.pulls(http, sent.where)
         talk = await pulls.read(sent.number)
         if talk.pull.state != "open":
-            await self._end(run, sent, talk.pull.state)
-            return True
-        logs = await _logs(pulls, failed_jobs(events, talk))
-        due = await to_thread.run_sync(follow_up, events, talk, logs)  # parses logs
+            await self._end(run, sent, talk.pull.state, await self._clean(hosted, events, sent))
+            return
+        failed = failed_jobs(events, talk)
+        logs, base = await _logs(pulls, failed), await _logs(pulls, failed_on_base(failed, talk))
+        due = await to_thread.run_sync(follow_up, events, talk, logs, base)  # parses logs
         if due.comment:
             await pulls.comment(sent.number, due.comment)
         for prompt in due.prompts:
             await self.tell(run, prompt)
-        return True
 
-    async def _end(self, run: RunId, sent: ChangeDelivered, state: str) -> None:
-        await self.backbone.note("PullRequestEnded", self.who, {"run": run, "url": sent.url, "state": state})
+    async def _clean(self, hosted: Hosted, events: Sequence[Event], sent: ChangeDelivered) -> bool:
+        """Delete the branch at the forge, unless it has commits of others. The run's own repository keeps the change."""
+        # A change after it was not delivered: the pull request had ended before.
+        at = max(number for number, one in enumerate(events) if one.body == sent)
+        made = Index(events[:at]).last(ChangeMade)
+        if made is None:
+            return False
+        try:
+            bare = await self.bare(events[0].run)
+            return await hosted.remove_branch(bare, sent.where, sent.branch, made.commit)
+        except CloisterError as error:
+            logger.warning("the branch %s stays at its forge: %s", sent.branch, error.message)
+            return False
+
+    async def _end(self, run: RunId, sent: ChangeDelivered, state: str, cleaned: bool) -> None:
+        detail = {"run": run, "url": sent.url, "state": state, "branch_removed": cleaned}
+        await self.backbone.note("PullRequestEnded", self.who, detail)
         self._ended[run] = state
+        self._pulls.pop(run, None)
         newest = dict(list(self._ended.items())[-10 * _RUNS :])
         temporary = self.marks.with_suffix(".new")
         temporary.write_bytes(msgspec.json.encode(newest))

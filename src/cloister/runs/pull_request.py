@@ -129,7 +129,10 @@ def _footer(view: RunView, winner: e.AttemptEnded, made: e.ChangeMade, receipt: 
     if receipt is not None:
         digest = hashlib.sha256(receipt.encode()).hexdigest()
         yield f"- The receipt lists everything that the run touched: `cloister receipt {view.id}` (sha256 `{digest}`)."
-    yield f"- Run the proof again: `cloister verify {made.branch} --repo .` in a clone of this repository."
+    yield (
+        f"- Run the proof again: `cloister verify` with the address of this page; in a clone, `cloister verify {made.branch} --repo .`; "
+        f"or `cloister verify proof.json` with the file of `cloister receipt {view.id} --json`."
+    )
 
 
 _TICKS = re.compile("`{3,}|~{3,}")

@@ -538,7 +538,7 @@ def _sealed(receipt: Receipt) -> Iterator[str]:
         return
     yield f"- Head: entry {seal.number:,}, {code(seal.hash)}"
     # The exact time is signed; `find_heads` reads it.
-    yield f"- Signed at: {seal.at_us} µs since 1970, key {code(seal.key)}"
+    yield f"- Signed at: {_when(seal.at_us / 1e6)} ({seal.at_us} µs since 1970), key {code(seal.key)}"
     yield f"- Signature: {code(seal.signature)}"
 
 

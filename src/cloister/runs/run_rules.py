@@ -1,7 +1,7 @@
 """The layers of rules above a run: where they are written, and the limits they set. Read again for every run."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -12,17 +12,26 @@ from cloister.core.addresses import canonical_glob, repository_names
 from cloister.core.attempts import parse_search, wishes
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
+from cloister.core.system import in_thread
 from cloister.core.text import one_line
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.forge.read import read_file, touched
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole
-from cloister.policy.api import Action, HarnessAction, Layer, LimitName, ModelAction, Policy, TierAction
+from cloister.policy.api import (
+    Action,
+    ConnectAction,
+    HarnessAction,
+    Layer,
+    LimitName,
+    ModelAction,
+    Policy,
+    TierAction,
+)
 from cloister.policy.decide import Decider, PathRules
 from cloister.policy.file import FILE_BYTES, Author, read_policy
 from cloister.policy.layers import BUILT_IN, capped, layer
 from cloister.policy.pattern import text_matches
-from cloister.system import in_thread
 
 REPOSITORY_FILE = ".cloister/policy.toml"
 """Read from the base commit: a run cannot change its own rules."""
@@ -128,6 +137,12 @@ async def check_change(policy: Policy, bare: Path, base: str, tree: str) -> None
 def every_name(models: Models) -> tuple[str, ...]:
     """Every model that a run may call, in any role."""
     return tuple(dict.fromkeys(name for role in get_args(ModelRole) for name in models.chain(role)))
+
+
+def reachable(policy: Policy) -> Callable[[str, int], bool]:
+    """Whether the rules let a host be reached at a port."""
+    decider = Decider(policy)
+    return lambda host, port: decider.decide(ConnectAction(host, port)).effect == "allow"
 
 
 def check_allowed(

@@ -23,7 +23,7 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.rules import DoorEvent
 from cloister.forge import Forges
 from cloister.forge.api import RunRepositories
-from cloister.forge.change import AUTHOR, branch_name
+from cloister.forge.change import AUTHOR, Author, branch_name
 from cloister.log.audit.entry import Checkpoint
 from cloister.model.api import Models
 from cloister.policy.api import Policy
@@ -70,7 +70,7 @@ class RunServices:
 
     harness: Callable[[NewRun, AttemptWish], str] = lambda new, wish: harness_of(new, wish, model=True)
     """The harness of one attempt."""
-    author: str = AUTHOR
+    author: Author = AUTHOR
     """The author of commits."""
     people: Mapping[str, str] = field(default_factory=dict[str, str])
     """User → `Name <address>`, for the people who asked for a change."""

@@ -26,6 +26,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.log import Journal
+from cloister.core.requests import State
 from cloister.log.api import Backbone, Fence
 from cloister.log.journal import open_journal
 from cloister.sandbox.store.api import Shortage
@@ -92,6 +93,11 @@ class Supervisor:
         """Why a run is paused, also while the log cannot store it; None if it is not."""
         pause = self._paused.get(run)
         return pause and pause.event.reason
+
+    def why_waiting(self, run: RunId, state: State) -> str | None:
+        """Why an unfinished run waits for disk: the log does not say it of a queued run, nor while its disk is full."""
+        short = self.shortage
+        return self.waits_for(run) or (short.why if short and state == "queued" else None)
 
     async def supervise(self) -> None:
         """Never returns; cancelling it leaves every run resumable."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import anyio
 import msgspec
@@ -33,8 +33,7 @@ from cloister.core.text import decode, one_line
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
-from cloister.runs.images.image_build import BuildLimits, DockerfileBuilder, ImageBuilder, keep
-from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec
+from cloister.sandbox.api import SNAPSHOT_PREFIX, Door, Host, Report, Sandbox, SandboxSpec, keep
 from cloister.sandbox.providers import which
 from cloister.sandbox.templates import root
 from cloister.sandbox.templates.building import About, Build, Built
@@ -52,6 +51,9 @@ from cloister.sandbox.templates.recipes import (
     credentials_of,
     with_stand_ins,
 )
+
+if TYPE_CHECKING:
+    from cloister.runs.images.image_build import BuildLimits
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +74,7 @@ class Workshop:
     quota: Quota
     repositories: Path
     """Where the repositories of templates are fetched to."""
-    bounds: BuildLimits = field(default_factory=BuildLimits)
+    bounds: BuildLimits | None = None
     credentials: frozenset[str] = frozenset()
     """Names that recipes may refer to."""
 
@@ -127,7 +129,7 @@ class Workshop:
     async def fetch(self, name: str, recipe: Repository | Devcontainer) -> Base:
         """Fetch the repository of a template."""
         self.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return await self.forges.at(recipe.repo).fetch(recipe.repo, recipe.ref, self.bare(name))
+        return await self.forges.bring(recipe.repo, recipe.ref, self.bare(name))
 
     def bare(self, name: str) -> Path:
         return self.repositories / f"{name}.git"
@@ -135,7 +137,10 @@ class Workshop:
     async def _image(
         self, name: str, recipe: Oci | Dockerfile, report: Report, *, again: bool, trusted: bool = True
     ) -> None:
+        from cloister.runs.images import image_build  # noqa: PLC0415  (few templates need it, and it takes long to load)
+
         recipe = with_stand_ins(recipe)
+        bounds = self.bounds or image_build.BuildLimits()
 
         def opened(template: str, network: bool) -> AbstractAsyncContextManager[Sandbox]:
             spec = SandboxSpec(template=template, quota=self.quota, ttl_seconds=_TTL_SECONDS)
@@ -144,17 +149,19 @@ class Workshop:
         async def make(work: Build) -> About:
             jail = await Jail.prepare(self.templates.directory.parent, work.path)
             try:
-                with anyio.fail_after(self.bounds.seconds):
+                with anyio.fail_after(bounds.seconds):
                     async with work.watching_disk():
                         if isinstance(recipe, Oci):
-                            return await ImageBuilder(work, opened, jail, self.bounds, trusted).image(recipe)
-                        return await DockerfileBuilder(
-                            work, opened, jail, self.bounds, trusted, recipe, self.host
+                            return await image_build.ImageBuilder(work, opened, jail, bounds, trusted).image(
+                                recipe
+                            )
+                        return await image_build.DockerfileBuilder(
+                            work, opened, jail, bounds, trusted, recipe, self.host
                         ).build()
             except TimeoutError:
                 raise HostError(
                     "template_failed",
-                    f"The template {name} could not be built: it took more than {self.bounds.seconds:g} s.",
+                    f"The template {name} could not be built: it took more than {bounds.seconds:g} s.",
                 ) from None
 
         await self.templates.build(name, make, report, again=again)

@@ -30,12 +30,16 @@ from cloister.core.events import (
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    PauseRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
     PolicyFixed,
     PromptReceived,
     ProofTaken,
+    QuestionAnswered,
+    QuestionAsked,
+    ResumeRequested,
     RunAdmitted,
     RunClaimed,
     RunContinued,
@@ -45,6 +49,7 @@ from cloister.core.events import (
     StopRequested,
     TurnEnded,
 )
+from cloister.core.events.run import pause_reason
 from cloister.core.ids import RunId
 from cloister.core.log import Index, effective, round_start
 from cloister.core.requests import Budget, FileChange, Isolation, Outcome, State, Usage
@@ -152,6 +157,8 @@ class RunView(msgspec.Struct, frozen=True):
     """The page of the pull request with the newest change; empty without one."""
     not_delivered: str = ""
     """Why the forge did not take the newest change."""
+    questions: tuple[QuestionAsked, ...] = ()
+    """Questions of the model without an answer; past their deadline the run goes on."""
     rounds: int = 1
     """1, and one more each time a message continued the finished run."""
 
@@ -165,8 +172,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     index = Index(counted)
     newest = Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
-    request, finished = admitted.request, newest.last(RunFinished)
-    attempts = _attempts(index)
+    request, finished, attempts = admitted.request, newest.last(RunFinished), _attempts(index)
     base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
     baseline, ranked = index.last(BaselineTaken), newest.last(AttemptsRanked)
@@ -207,6 +213,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         isolation=opened and opened.isolation,
         attempts=attempts,
         asks=() if finished else tuple(ask for ask in _open_asks(newest) if ask.deadline > now),
+        questions=() if finished else _open_questions(newest),
         messages=_messages(index),
         stopping=finished is None and newest.first(StopRequested) is not None,
         forked_from=request.forked_from,
@@ -228,12 +235,22 @@ def _state(newest: Index) -> State:
     match newest.last(RunClaimed, RunPaused):
         case RunPaused():
             return "paused"
+        case RunClaimed() if _pause(newest):
+            return "paused"
         case found:
             return "running" if found else "queued"
 
 
+def _pause(newest: Index) -> PauseRequested | None:
+    """Return the pause of a person that the run is in."""
+    asked = newest.last(PauseRequested, ResumeRequested)
+    return asked if isinstance(asked, PauseRequested) else None
+
+
 def _reason(newest: Index) -> str | None:
     told = newest.last(RunFinished) or newest.last(RunClaimed, RunPaused)
+    if isinstance(told, RunClaimed) and (pause := _pause(newest)):
+        return pause_reason(pause.who)
     return None if told is None or isinstance(told, RunClaimed) else told.reason
 
 
@@ -357,6 +374,11 @@ def _open_asks(index: Index) -> Iterable[AskRaised]:
         else:
             asks.pop(body.ask, None)
     return asks.values()
+
+
+def _open_questions(index: Index) -> tuple[QuestionAsked, ...]:
+    answered = {body.question for body in index.of(QuestionAnswered)}
+    return tuple(body for body in index.of(QuestionAsked) if body.question not in answered)
 
 
 def _budget(newest: Index, asked: Budget) -> Budget:

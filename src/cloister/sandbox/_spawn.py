@@ -11,8 +11,8 @@ import msgspec
 from anyio.abc import ByteReceiveStream, ByteSendStream, Process
 
 from cloister.core.errors import Bug, HostError
+from cloister.core.system._spawn import begin, ended, ending
 from cloister.core.text import decode, one_line
-from cloister.system._spawn import begin, ended, ending
 
 CAPTURE_BYTES = 16_777_216
 """Limit of `capture` per stream; a program that prints more is killed."""

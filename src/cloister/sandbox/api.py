@@ -10,6 +10,7 @@ from anyio.abc import ByteStream
 
 from cloister.core import limits
 from cloister.core.computer import Computer
+from cloister.core.errors import HostError
 from cloister.core.ids import SandboxId, SnapshotId
 from cloister.core.requests import Isolation, Quota, Tier, TierName
 from cloister.sandbox.store.api import Shortage
@@ -121,6 +122,14 @@ class Keepable(Sandbox, Protocol):
         `shared`: `at` becomes the root filesystem of a template, whose files the store may keep without a copy.
         """
         ...
+
+
+async def keep(sandbox: Sandbox, at: Path, *, shared: bool = False) -> None:
+    """Copy the files of a sandbox to the new directory `at`; see `Keepable`. Raises `HostError` (`cannot_keep`)."""
+    if not isinstance(sandbox, Keepable):
+        tier = sandbox.info.isolation.tier
+        raise HostError("cannot_keep", f"Templates cannot be made from sandboxes of the tier {tier}.")
+    await sandbox.keep(at, shared=shared)
 
 
 @runtime_checkable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cloister.core.errors import HostError
 from cloister.core.ids import OwnerId, is_id
-from cloister.system import locks
+from cloister.core.system import locks
 
 _PATIENCE_SECONDS = 5.0
 

@@ -19,11 +19,11 @@ from cloister.core import limits
 from cloister.core.errors import UserError
 from cloister.core.ids import SandboxId, SnapshotId, is_id, new_snapshot_id
 from cloister.core.requests import TierName
+from cloister.core.system import locks
 from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SnapshotInfo
 from cloister.sandbox.store import api
 from cloister.sandbox.store.loop_file import locked
-from cloister.system import locks
 
 _NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")
 _NEW, _OLD = ".new-", ".old-"

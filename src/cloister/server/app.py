@@ -15,24 +15,29 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Message, Scope
 
 from cloister import __version__
+from cloister.app.logins import Logins
 from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
 from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
-from cloister.server.auth import OPEN_PATH, Callers, caller_of, guarded
+from cloister.server.auth import OPEN_PATH, OPEN_PATHS, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
 from cloister.server.errors import Problem, respond
 from cloister.server.ports import with_ports
+from cloister.server.public import behind
 from cloister.server.routes import (
     admin,
     commands,
     files,
+    login,
+    pages,
     process,
     runs,
     sandboxes,
     stream,
     templates,
+    triggers,
 )
 from cloister.server.ws import Sockets
 
@@ -42,7 +47,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-SUBJECTS = (runs, stream, admin, sandboxes, commands, process, files, templates)
+SUBJECTS = (runs, stream, login, admin, sandboxes, commands, process, files, templates, triggers)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",
@@ -81,6 +86,18 @@ async def health(
     return Health(__version__, shortage is None, shortage, exported)
 
 
+@get(
+    "/healthz", summary="Whether the server answers, in short", operation_id="healthz", opt={"role": "viewer"}
+)
+async def healthz() -> Health:
+    return Health(__version__)
+
+
+@get("/readyz", summary="Whether runs can go on; 503 if not", operation_id="readyz", opt={"role": "viewer"})
+async def readyz(shortage: NamedDependency[str | None]) -> Response[Health]:
+    return Response(Health(__version__, shortage is None, shortage), status_code=503 if shortage else 200)
+
+
 class Machine(msgspec.Struct, frozen=True):
     """The machine that the server runs on."""
 
@@ -99,7 +116,13 @@ async def openapi_json() -> Response[bytes]:
 
 
 _FOUND = tuple(value for subject in SUBJECTS for value in vars(subject).values())
-HTTP_ROUTES = (health, machine, *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)))
+HTTP_ROUTES = (
+    health,
+    healthz,
+    readyz,
+    machine,
+    *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)),
+)
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
 
 
@@ -135,6 +158,8 @@ def openapi_document() -> Document:
             "wait": Provide(lambda: None, sync_to_thread=False),
             "shortage": Provide(lambda: None, sync_to_thread=False),
             "exported": Provide(lambda: None, sync_to_thread=False),
+            "hooks": Provide(lambda: None, sync_to_thread=False),
+            "admit": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
@@ -160,7 +185,7 @@ def _any(kind: type) -> Document:
 
 def signature_names() -> dict[str, Any]:
     """Names in the routes' signatures that are only imported for the type checker."""
-    return {"Verbs": Any, "Waiting": Any}
+    return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any}
 
 
 def _complete(path: str, operation: Document) -> None:
@@ -169,7 +194,7 @@ def _complete(path: str, operation: Document) -> None:
     for status, meaning in _ERRORS.items():
         schema = {"$ref": "#/components/schemas/Problem"}
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
-    if path == OPEN_PATH:
+    if path in OPEN_PATHS or operation["operationId"] in ("receiveHook", "login"):
         operation["security"] = []
     for parameter in cast("list[Document]", operation.get("parameters", ())):
         if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
@@ -204,8 +229,11 @@ async def _list_methods(message: Message, scope: Scope) -> None:
 # The web application: every route, one way to report errors, and the guard in front.
 
 
-def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
-    """`app` over HTTP and WebSocket, for callers with `token` or a named one."""
+def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | None = None) -> ASGIApp:
+    """`app` over HTTP and WebSocket, for callers with `token` or a named one.
+
+    `names` are those by which others call it; None takes the `hosts` of the settings.
+    """
 
     def the_verbs(scope: Scope) -> LocalVerbs:
         return LocalVerbs(app, caller_of(scope))
@@ -228,8 +256,16 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         # Without places and reasons, for the same cause.
         return export_state(app.settings.data_dir, app.settings.file.audit_heads)
 
+    def the_hooks() -> Any:
+        return app.hooks
+
+    logins = Logins(app.settings.data_dir)
+
+    def the_admit() -> Any:
+        return partial(login.admit, logins, app.backbone)
+
     web = Litestar(
-        (*HTTP_ROUTES, openapi_json, *SOCKET_ROUTES),
+        (*HTTP_ROUTES, openapi_json, *pages.page_routes(pages.page_dir()), *SOCKET_ROUTES),
         dependencies={
             "verbs": Provide(the_verbs, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
@@ -237,6 +273,8 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
             "wait": Provide(the_wait, sync_to_thread=False),
             "shortage": Provide(the_shortage, sync_to_thread=False),
             "exported": Provide(the_exported, sync_to_thread=False),
+            "hooks": Provide(the_hooks, sync_to_thread=False),
+            "admit": Provide(the_admit, sync_to_thread=False),
         },
         before_send=[_list_methods],
         exception_handlers={Exception: respond},
@@ -246,5 +284,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets) -> ASGIApp:
         openapi_config=None,
         logging_config=None,
     )
-    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir))
-    return audited(guarded(with_ports(web, app), web, callers, app.settings.file.hosts), web, app.backbone)
+    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir), logins)
+    file = app.settings.file
+    inner = guarded(with_ports(web, app), web, callers, file.hosts if names is None else names)
+    return behind(audited(inner, web, app.backbone), file.proxies)

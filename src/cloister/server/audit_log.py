@@ -14,7 +14,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloister.core.errors import CloisterError
 from cloister.log.audit.details import Detail
-from cloister.server.auth import OPEN_PATH, caller_of, route_of
+from cloister.server.auth import OPEN_PATHS, caller_of, route_of
 from cloister.server.port_headers import address
 
 ROUTE_CHARS = 300
@@ -74,13 +74,18 @@ class _Entries:
         is_socket = scope["type"] == "websocket"
         method = "WS" if is_socket else cast(str, scope["method"])  # type: ignore[typeddict-item]
         detail: dict[str, object] = {"method": method, "route": scope["path"][:ROUTE_CHARS]}
-        if "user" not in scope and scope["path"] != OPEN_PATH:
+        client = scope["client"]
+        if client is not None and not client[0].startswith("127."):
+            detail["from"] = client[0]
+        if "user" not in scope and status is not None and status < 400:
+            return  # health, or a webhook: what follows from it has entries of its own
+        if "user" not in scope and scope["path"] not in OPEN_PATHS:
             # No token, or a page of another site: the caller is unknown.
             if (left_out := self._refusals.enter()) is not None:
                 detail |= {"status": status, "left_out": left_out}
                 await self._notes.note("LoginRefused", "", detail)
             return
-        if scope["path"] == OPEN_PATH or (status is None and is_socket):
+        if scope["path"] in OPEN_PATHS or (status is None and is_socket):
             return
         who = caller_of(scope).name
         inside = _leads_inside(scope)

@@ -15,7 +15,8 @@ from litestar import Litestar
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
 
-from cloister.app.tokens import RANK, Caller, Tokens, always
+from cloister.app.logins import Login, Logins
+from cloister.app.tokens import RANK, Caller, Tokens, always, digest
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
@@ -23,21 +24,45 @@ from cloister.server.port_headers import has_own_name
 
 
 class Callers:
-    """The holders of tokens: of the data directory's own, and of named ones."""
+    """The holders of tokens, of the data directory's own and of named ones, and their browsers' logins."""
 
-    def __init__(self, token: str, user: str, tokens: Tokens) -> None:
+    def __init__(self, token: str, user: str, tokens: Tokens, logins: Logins) -> None:
         self._secret = token.encode("ascii")
+        self._digest = digest(self._secret)
         self._user = user
         self._tokens = tokens
+        self._logins = logins
 
     def find(self, given: bytes) -> Caller | None:
         """The holder of a token."""
         if hmac.compare_digest(given, self._secret):
-            return Caller(self._user, "admin")
+            return Caller(self._user, "admin", token=self._digest)
         found = self._tokens.find(given)
         if found is None:
             return None
-        return Caller(found.name, found.role, lambda: found in self._tokens.all())
+        return Caller(found.name, found.role, lambda: found in self._tokens.all(), found.sha256)
+
+    def logged_in(self, cookie: bytes) -> Caller | None:
+        """The person of a browser's login, with the role that its token has now."""
+        login = self._logins.find(cookie) if cookie else None
+        role = None if login is None else self._role(login)
+        if login is None or role is None:
+            return None
+        return Caller(
+            login.name,
+            role,
+            lambda: login in self._logins.all() and self._role(login) == role,
+            login=login.id,
+        )
+
+    def _role(self, login: Login) -> Role | None:
+        """None when the token that the login came from was removed."""
+        if not login.token:
+            return login.role
+        if hmac.compare_digest(login.token, self._digest):
+            return "admin"
+        found = self._tokens.with_digest(login.token)
+        return None if found is None else found.role
 
 
 def route_of(web: Litestar, scope: Scope) -> Mapping[str, object]:
@@ -55,12 +80,15 @@ def may(caller: Role, route: Mapping[str, object]) -> bool:
 
 
 def caller_of(scope: Scope) -> Caller:
-    """The caller that the guard found; only `/v1/health` has none."""
+    """The caller that the guard found; only `OPEN_PATHS` and webhooks have none."""
     return cast(Caller, scope["user"])
 
 
 CONNECTIONS, RESERVE = 512, 64
-"""Requests and WebSockets at the same time, and how many more of admins. `/v1/health` is always answered."""
+"""Requests and WebSockets at the same time, and how many more of admins. `OPEN_PATHS` are always answered."""
+
+STRANGERS = 64
+"""Requests without a token at the same time, to the routes that need none. They take no place of others."""
 
 HOLDS_SECONDS = 0.5
 """How often the token of an open connection is checked."""
@@ -71,7 +99,11 @@ REVOKED = 4401
 SUBPROTOCOL = "cloister"
 """What a browser offers beside the token: it cannot set headers on a WebSocket."""
 
+_READING = frozenset({"GET", "HEAD", "OPTIONS"})
+"""Methods that change nothing."""
+
 OPEN_PATH = "/v1/health"
+OPEN_PATHS = frozenset({OPEN_PATH, "/healthz", "/readyz"})
 _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
 
 Refusal = tuple[int, Problem]
@@ -82,6 +114,10 @@ _UNAUTHORIZED: Refusal = (
         "unauthorized", "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`."
     ),
 )
+_ENDED: Refusal = (
+    401,
+    Problem("unauthorized", "The login of this browser has ended: run `cloister open` for a new one."),
+)
 
 
 def guarded(inner: ASGIApp, web: Litestar, callers: Callers, names: Iterable[str] = ()) -> ASGIApp:
@@ -91,25 +127,27 @@ def guarded(inner: ASGIApp, web: Litestar, callers: Callers, names: Iterable[str
     """
     allowed = frozenset(name.lower().encode() for name in names)
 
-    served = 0
+    served = {True: 0, False: 0}
+    """Callers with a token, and without."""
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
-        nonlocal served
         try:
-            refusal = refuse(scope, web, callers, allowed) or _too_many(scope, served)
+            refusal = refuse(scope, web, callers, allowed)
         except CloisterError as error:
             refusal = problem(error)
+        known = "user" in scope
+        refusal = refusal or _too_many(scope, served[known])
         if refusal is not None:
-            await _answer(scope, send, refusal)
+            await answer(scope, send, refusal)
             return
-        served += 1
+        served[known] += 1
         try:
-            if "user" in scope and caller_of(scope).holds is not always:
+            if known and caller_of(scope).holds is not always:
                 await _while_it_holds(inner, scope, receive, send)
             else:
                 await inner(scope, receive, send)
         finally:
-            served -= 1
+            served[known] -= 1
 
     return guard
 
@@ -124,13 +162,21 @@ def refuse(
     if host is None or not (_LOOPBACK.match(host) or has_own_name(host) or host in allowed):
         named = "localhost, 127.0.0.1 and the names in the setting `hosts`"
         return 421, Problem("bad_host", f"This server answers to {named} only.")
-    if any(name == b"origin" and not _same_origin(value, host) for name, value in headers):
+    if any(name == b"origin" and not _same_origin(value, host, scope) for name, value in headers):
         return 403, Problem("bad_origin", "Pages of other sites may not call this server.")
-    if scope["type"] == "http" and scope["path"] == OPEN_PATH and not has_own_name(host):
+    if scope["type"] == "http" and scope["path"] in OPEN_PATHS and not has_own_name(host):
         return None
-    caller = callers.find(_given_token(scope, headers))
+    if not has_own_name(host) and route_of(web, scope).get("open"):
+        return None
+    if given := _given_token(scope, headers):
+        caller = callers.find(given)
+    else:
+        given = b"" if has_own_name(host) else cookie_in(headers, cookie_name(scope, host))
+        caller = callers.logged_in(given)
+        if caller is not None and not _from_own_page(scope, headers):
+            return 403, Problem("bad_origin", "A call with a login must come from a page of this server.")
     if caller is None:
-        return _UNAUTHORIZED
+        return _ENDED if given and not _given_token(scope, headers) else _UNAUTHORIZED
     # Also for the audit of a refused call.
     scope["user"] = caller
     # A host name of its own leads to a port inside a sandbox.
@@ -140,9 +186,11 @@ def refuse(
 
 
 def _too_many(scope: Scope, served: int) -> Refusal | None:
-    if "user" not in scope or served < CONNECTIONS:
-        return None
-    if caller_of(scope).role == "admin" and served < CONNECTIONS + RESERVE:
+    if "user" not in scope:
+        most = STRANGERS
+    else:
+        most = CONNECTIONS + (RESERVE if caller_of(scope).role == "admin" else 0)
+    if scope["path"] in OPEN_PATHS or served < most:
         return None
     return 503, Problem("server_busy", "The server has too many open connections: close some, or try again.")
 
@@ -177,7 +225,7 @@ async def _while_it_holds(inner: ASGIApp, scope: Scope, receive: Receive, send: 
     if not revoked:
         return
     if state == "":
-        await _answer(scope, send, _UNAUTHORIZED)
+        await answer(scope, send, _UNAUTHORIZED)
     elif state == "websocket.accept" or state == "websocket.send":
         await send({"type": "websocket.close", "code": REVOKED, "reason": "The token was removed."})
 
@@ -194,10 +242,43 @@ def _only(headers: Iterable[tuple[bytes, bytes]], wanted: bytes) -> bytes | None
     return values[0].lower() if len(values) == 1 else None
 
 
-def _same_origin(origin: bytes, host: bytes) -> bool:
-    # Behind a reverse proxy the browser speaks https, and this server http.
-    secure = not _LOOPBACK.match(host) and not has_own_name(host)
-    return origin.lower() == (b"https://" if secure else b"http://") + host
+def _same_origin(origin: bytes, host: bytes, scope: Scope) -> bool:
+    return origin.lower() == (b"https://" if is_secure(scope, host) else b"http://") + host
+
+
+def cookie_name(scope: Scope, host: bytes) -> str:
+    """The name of the login's cookie: cookies do not tell the ports of one host apart."""
+    if is_secure(scope, host):
+        return "__Host-cloister"
+    return f"cloister-{host.rpartition(b':')[2].decode() if b':' in host else '80'}"
+
+
+def is_secure(scope: Scope, host: bytes) -> bool:
+    """Whether the browser speaks https: to this server, or to a reverse proxy."""
+    if scope["scheme"] in ("https", "wss") or "forwarded" in scope:
+        return scope["scheme"] in ("https", "wss")
+    # Behind a reverse proxy that does not say so, the browser speaks https, and this server http.
+    return not _LOOPBACK.match(host) and not has_own_name(host)
+
+
+def cookie_in(headers: Iterable[tuple[bytes, bytes]], wanted: str) -> bytes:
+    """The value of a cookie; empty when there is none or more than one."""
+    pairs = [
+        part.strip().partition(b"=")
+        for name, value in headers
+        if name == b"cookie"
+        for part in value.split(b";")
+    ]
+    found = [value for name, _, value in pairs if name == wanted.encode()]
+    return found[0] if len(found) == 1 else b""
+
+
+def _from_own_page(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Whether a call with a cookie may come from a page of this server: others of this machine are the same site."""
+    if _only(headers, b"sec-fetch-site") in (b"same-site", b"cross-site"):
+        return False
+    reads = scope["type"] == "http" and scope["method"] in _READING
+    return reads or _only(headers, b"origin") is not None  # `refuse` has compared it
 
 
 def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
@@ -213,7 +294,7 @@ def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return given
 
 
-async def _answer(scope: Scope, send: Send, refusal: Refusal) -> None:
+async def answer(scope: Scope, send: Send, refusal: Refusal) -> None:
     """Refuse an HTTP request, or a WebSocket before it is accepted, with the same body."""
     status, body = refusal
     data = msgspec.json.encode(body)

@@ -30,14 +30,19 @@ _CONFLICT = {
     "built_in_template",
     "key_taken",
     "name_taken",
+    "question_answered",
+    "several_questions",
     "no_change",
     "run_finished",
     "run_not_finished",
+    "run_not_paused",
+    "run_paused",
     "run_removed",
     "several_asks",
     "task_id_taken",
     "template_in_use",
     "too_many_attempts",
+    "trigger_paused",
 }
 _HTTP_CODES = {
     400: ("bad_request", "The request is not valid."),
@@ -109,7 +114,9 @@ def _user_status(code: str) -> int:
         return 413
     if code.startswith("too_many_"):
         return 429
-    return {"unauthorized": 401, "denied": 403, "slow_request": 408, "hung_up": 499}.get(code, 400)
+    return {"unauthorized": 401, "bad_login": 401, "denied": 403, "slow_request": 408, "hung_up": 499}.get(
+        code, 400
+    )
 
 
 def _from_framework(error: HTTPException) -> tuple[int, Problem]:

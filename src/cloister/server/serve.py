@@ -6,9 +6,10 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +18,8 @@ import anyio
 import h11
 import msgspec
 import uvicorn
-from litestar.types import ASGIApp
+from litestar.datastructures import MutableScopeHeaders
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.exceptions import HeaderLineTooLong, RequestLineTooLong, TooManyHeaders
@@ -27,13 +29,14 @@ from websockets.http11 import Request
 from cloister.app.settings import Settings
 from cloister.app.wiring import open_app
 from cloister.core.errors import CloisterError, HostError, UserError, sole
+from cloister.core.system.locks import is_locked
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
 from cloister.server.errors import Problem
+from cloister.server.public import Place, names, place_of, renew, tls_context
 from cloister.server.ws import MESSAGE_BYTES, Sockets
-from cloister.system.locks import is_locked
 
-# uvicorn inside our task group, on a loopback socket; shutdown closes WebSockets first.
+# uvicorn inside our task group; shutdown closes WebSockets first.
 
 
 HOST = "127.0.0.1"
@@ -43,7 +46,8 @@ REQUESTS_SECONDS = 3
 
 _HOW = "`port` in the settings, or `cloister serve --port`"
 
-_HEADERS = [("x-content-type-options", "nosniff"), ("cache-control", "no-store")]
+_HEADERS = [("x-content-type-options", "nosniff")]
+_UNCACHED = ("cache-control", "no-store")
 
 
 class Deadlines(msgspec.Struct, frozen=True):
@@ -77,7 +81,7 @@ def _answer(status: int, body: Problem) -> bytes:
     data = msgspec.json.encode(body)
     lines = (
         f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}",
-        *(f"{name}: {value}" for name, value in _HEADERS),
+        *(f"{name}: {value}" for name, value in (*_HEADERS, _UNCACHED)),
         "content-type: application/json",
         f"content-length: {len(data)}",
         "connection: close",
@@ -252,25 +256,32 @@ class _Server(uvicorn.Server):
 
 
 @contextmanager
-def bound(port: int) -> Generator[socket.socket]:
-    """A socket bound to `port` of the loopback; 0 takes any. Raises `HostError` (`port_taken`)."""
+def bound(port: int, host: str = HOST) -> Generator[socket.socket]:
+    """A socket bound to `port`; 0 takes any. Raises `HostError` (`port_taken`, `port_failed`)."""
     if not 0 <= port <= 65_535:
         raise UserError(
             "bad_port", f"{port} is no port: choose one from 1 to 65535, or 0 for any that is free."
         )
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     with listener:
+        if host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it. Without it, the second half of each answer waits 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            listener.bind((HOST, port))
+            listener.bind((host, port))
         except OSError as error:
-            raise _bind_error(port, error) from None
+            raise _bind_error(host, port, error) from None
         yield listener
 
 
-def _bind_error(port: int, error: OSError) -> HostError:
+def _bind_error(host: str, port: int, error: OSError) -> HostError:
+    if error.errno == errno.EADDRNOTAVAIL:
+        return HostError(
+            "no_address",
+            f"This machine has no address {host}: `ip address` lists those that --listen can take.",
+        )
     if error.errno == errno.EADDRINUSE:
         return HostError(
             "port_taken",
@@ -281,9 +292,29 @@ def _bind_error(port: int, error: OSError) -> HostError:
     )
 
 
+def _uncached(app: ASGIApp) -> ASGIApp:
+    """`app`, whose answers are not kept by caches unless they say so themselves."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async def passing(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableScopeHeaders.from_message(message)
+                if _UNCACHED[0] not in headers:
+                    headers.add(*_UNCACHED)
+            await send(message)
+
+        await app(scope, receive, passing)
+
+    return answer
+
+
 @asynccontextmanager
 async def listening(
-    app: ASGIApp, listener: socket.socket, sockets: Sockets, deadlines: Deadlines | None = None
+    app: ASGIApp,
+    listener: socket.socket,
+    sockets: Sockets,
+    deadlines: Deadlines | None = None,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[None]:
     """Serve `app` inside the block.
 
@@ -292,10 +323,11 @@ async def listening(
     """
     server = _Server(
         uvicorn.Config(
-            app,  # pyright: ignore[reportArgumentType] (two spellings of the same ASGI type)
+            _uncached(app),  # pyright: ignore[reportArgumentType] (two spellings of the same ASGI type)
             http=cast(Any, partial(_Http, deadlines or Deadlines())),
             ws=cast(Any, partial(_Socket, deadlines or Deadlines())),
-            ws_max_size=MESSAGE_BYTES,
+            # A message that is a little too large is still read, and answered.
+            ws_max_size=MESSAGE_BYTES + 65_536,
             # Slow readers are cut off by the deadline of each send; a full pipe must not look like a dead peer.
             ws_ping_timeout=None,
             ws_per_message_deflate=False,
@@ -307,6 +339,7 @@ async def listening(
             server_header=False,
             headers=_HEADERS,
             timeout_graceful_shutdown=REQUESTS_SECONDS,
+            ssl_context_factory=None if tls is None else lambda _config, _usual: tls,
         )
     )
 
@@ -327,19 +360,22 @@ async def listening(
             server.should_exit = True
 
 
-class Announcement(msgspec.Struct, frozen=True):
-    """`server.json`: where the server of this data directory listens."""
+class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`server.json`: where the server of this data directory listens for commands of this machine."""
 
     pid: int
     port: int
     url: str
+    public: str | None = None
+    """Where it listens for others, if that is another address, or with TLS."""
 
 
 async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT, then shut down gracefully; unfinished runs stay resumable.
 
     `ready` gets the URL once requests are answered. `port` None is the configured one, 0 any that is free.
-    Raises `HostError` with code `port_taken`, `server_running`, `token_exposed`, and as `open_app`.
+    Raises `HostError` with code `port_taken`, `server_running`, `token_exposed`, `unsafe_listen`, `bad_certificate`,
+    and as `open_app`.
     """
     failures: list[CloisterError] = []
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
@@ -352,7 +388,7 @@ async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], 
 
             tasks.start_soon(end_on_signal)
             try:
-                await _serve(settings, settings.file.port if port is None else port, ready)
+                await _serve(settings, place_of(settings, port), ready)
             except Exception as error:
                 # Carried out of the task groups by hand: callers catch it without a group around it.
                 alone = sole(error)
@@ -364,19 +400,42 @@ async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], 
         raise failure
 
 
-async def _serve(settings: Settings, port: int, ready: Callable[[str], None]) -> None:
-    """Open everything in order; cancellation closes it in reverse."""
+async def _serve(settings: Settings, place: Place, ready: Callable[[str], None]) -> None:
+    """Open everything in order; cancellation closes it in reverse.
+
+    Commands of this machine always find plain loopback: where `place` is something else, on a port of its own.
+    """
     _refuse_second(settings.data_dir)
-    with bound(port) as listener:
+    tls = tls_context(place)
+    async with AsyncExitStack() as stack:
+        public = stack.enter_context(bound(place.port, place.host))
+        local = public if place.plain_loopback else stack.enter_context(bound(0))
         token = load_token(settings.data_dir / "token")
-        async with open_app(settings, role="server") as app:
-            sockets = Sockets()
-            async with listening(asgi_app(app, token, sockets), listener, sockets):
-                real_port: int = listener.getsockname()[1]
-                url = f"http://{HOST}:{real_port}"
-                with announced(settings.data_dir, Announcement(os.getpid(), real_port, url)):
-                    ready(url)
-                    await anyio.sleep_forever()
+        app = await stack.enter_async_context(open_app(settings, role="server"))
+        sockets = Sockets()
+        public_port: int = public.getsockname()[1]
+        web = asgi_app(app, token, sockets, names(place, public_port, settings.file.hosts))
+        await stack.enter_async_context(listening(web, local, sockets))
+        if local is not public:
+            await stack.enter_async_context(listening(web, public, sockets, tls=tls))
+        if tls is not None:
+            await stack.enter_async_context(_renewed(tls, place))
+        port: int = local.getsockname()[1]
+        host = local.getsockname()[0]
+        told = Announcement(os.getpid(), port, f"http://{host}:{port}")
+        if local is not public:
+            told = msgspec.structs.replace(told, public=place.url(public_port))
+        with announced(settings.data_dir, told):
+            ready(told.public or told.url)
+            await anyio.sleep_forever()
+
+
+@asynccontextmanager
+async def _renewed(tls: ssl.SSLContext, place: Place) -> AsyncGenerator[None]:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(renew, tls, place)
+        yield
+        tasks.cancel_scope.cancel()
 
 
 @contextmanager

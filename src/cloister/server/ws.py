@@ -1,6 +1,7 @@
 """WebSockets: sends with a deadline, one way to end a conversation, and a close frame to all at shutdown."""
 
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -12,8 +13,10 @@ from litestar.datastructures import State
 from litestar.exceptions import WebSocketDisconnect
 
 from cloister.core.errors import CloisterError
+from cloister.core.ids import RunId
 from cloister.server.auth import SUBPROTOCOL
 from cloister.server.errors import problem
+from cloister.server.messages import EventTexts
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +24,9 @@ Socket = WebSocket[Any, Any, State]
 
 MESSAGE_BYTES = 2_097_152
 """Largest message a client may send."""
+
+WATCHERS = 50
+"""Names of people who watch a run, at most so many in a message."""
 
 _REASON_BYTES = 123
 """The longest reason that fits into a close frame."""
@@ -55,6 +61,8 @@ class Sockets:
         self.close_seconds = close_seconds
         """How long it then has to read up to the close frame."""
         self.leaving = anyio.Event()
+        self.audience = Audience()
+        self.texts = EventTexts()
         self._open = 0
         self._none_left = anyio.Event()
 
@@ -74,6 +82,43 @@ class Sockets:
         if self._open:
             with anyio.move_on_after(seconds):
                 await self._none_left.wait()
+
+
+class Audience:
+    """Who watches which run."""
+
+    def __init__(self) -> None:
+        self._present: dict[RunId, Counter[str]] = {}
+        self._news: dict[RunId, anyio.Event] = {}
+
+    @contextmanager
+    def joined(self, run: RunId, name: str) -> Generator[None]:
+        """Watch the run inside the block."""
+        present = self._present.setdefault(run, Counter())
+        present[name] += 1
+        if present[name] == 1:
+            self._ring(run)
+        try:
+            yield
+        finally:
+            present[name] -= 1
+            if present[name] == 0:
+                del present[name]
+                self._ring(run)
+            if not present:
+                self._present.pop(run, None)
+                self._news.pop(run, None)
+
+    def names(self, run: RunId) -> tuple[str, ...]:
+        return tuple(sorted(self._present.get(run, ()))[:WATCHERS])
+
+    async def changed(self, run: RunId) -> None:
+        """Wait until someone comes or goes. Only for one who has joined."""
+        await self._news.setdefault(run, anyio.Event()).wait()
+
+    def _ring(self, run: RunId) -> None:
+        if news := self._news.pop(run, None):
+            news.set()
 
 
 class Wire:
@@ -151,13 +196,13 @@ async def converse(
     await wire.accept()
     with sockets.held():
         try:
-            ending = await _first(sockets.leaving, await parts(wire))
+            ending = await first(sockets.leaving, await parts(wire))
         except Exception as error:  # every error ends the conversation
-            ending = _ending(error)
+            ending = ending_of(error)
         await wire.close(ending)
 
 
-async def _first(leaving: anyio.Event, parts: tuple[Part, ...]) -> Ending:
+async def first(leaving: anyio.Event, parts: tuple[Part, ...]) -> Ending:
     endings: list[Ending] = []
     async with anyio.create_task_group() as tasks:
 
@@ -181,7 +226,7 @@ def _first_error(error: BaseException) -> BaseException:
     return error
 
 
-def _ending(error: BaseException) -> Ending:
+def ending_of(error: BaseException) -> Ending:
     error = _first_error(error)
     match error:
         case ClientGone():

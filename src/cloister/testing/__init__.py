@@ -1,1 +1,1 @@
-"""Fakes at our own seams and the conformance suites that every implementation passes."""
+"""Fakes at our own seams, which pass the conformance suites in `tests/whole/conformance/suites`."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anyio.abc import Process
 
-from cloister.system._spawn import begin, ending
+from cloister.core.system._spawn import begin, ending
 
 
 @asynccontextmanager

@@ -6,11 +6,12 @@ from typing import Any
 import anyio
 import msgspec
 import pytest
+from tests.agent.loop_bench import LoopBench, MemoryJournal, open_bench
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Payer, Purse
 from cloister.agent.context.messages import request_tokens
-from cloister.agent.harness import Workplace
+from cloister.agent.harnesses.api import Workplace
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import Bug
 from cloister.core.events import (
@@ -30,7 +31,6 @@ from cloister.model.api import Failure, Reply, Request, TextDelta, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.model.scripted import ScriptedModel, load_script
-from cloister.testing.loop_bench import LoopBench, MemoryJournal, open_bench
 from cloister.testing.models import SayingModel, SoleModel
 
 pytestmark = pytest.mark.anyio
@@ -73,11 +73,11 @@ def test_only_metered_code_streams_from_a_model() -> None:
         if "model.stream(" in path.read_text(encoding="utf-8")
     }
     assert callers <= {
-        "agent/native/conversation.py",
+        "agent/harnesses/native/conversation.py",
         "agent/budget/metering.py",
         "agent/roles.py",
         "egress/model_endpoint/serve.py",  # given `for_programs_inside`
-        "agent/ranking.py",  # inside of what pays
+        "runs/attempts/scores.py",  # inside of what pays
     }
 
 

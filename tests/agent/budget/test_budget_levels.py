@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from tests.agent.loop_bench import LoopBench, open_bench
 
 from cloister.agent.budget.metering import BudgetedModels, Clock
 from cloister.agent.budget.purse import Held, Payer, Permit, Purse
@@ -23,7 +24,6 @@ from cloister.core.model_config import ModelEntry, ModelRoutes
 from cloister.core.requests import Budget, Patience
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.loop_bench import LoopBench, open_bench
 
 pytestmark = pytest.mark.anyio
 

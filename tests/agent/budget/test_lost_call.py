@@ -5,10 +5,11 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from tests.agent.loop_bench import MemoryJournal
 
 from cloister.agent.budget.metering import LOST, BudgetedModels, call_was_lost
 from cloister.agent.budget.purse import NoLedger, Purse
-from cloister.agent.native.conversation import Conversation
+from cloister.agent.harnesses.native.conversation import Conversation
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
     ActionDecided,
@@ -26,7 +27,6 @@ from cloister.core.events import (
 from cloister.core.requests import Budget, Isolation, NewRun, ToolCall, Usage
 from cloister.model.api import Failure
 from cloister.testing.local import LocalComputer
-from cloister.testing.loop_bench import MemoryJournal
 from cloister.testing.models import SayingModel, SoleModel
 
 CALL = ToolCall("c1", "bash", {"command": "ls"})

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.agent.loop_bench import FIX, RUN, LoopBench, beginning, long_log, numbered, open_bench, turn
 
 from cloister.agent.context.messages import Context, Window, request, request_tokens
 from cloister.agent.context.summarise import SUMMARY_TOKENS, boundary
@@ -35,7 +36,6 @@ from cloister.core.events import (
 from cloister.core.log import seen_by
 from cloister.core.requests import Budget, ToolCall, Usage
 from cloister.model.api import AssistantMessage, Message, ToolMessage, UserMessage
-from cloister.testing.loop_bench import FIX, RUN, LoopBench, beginning, long_log, numbered, open_bench, turn
 
 SPECS = tuple(tool.spec for tool in TOOLS.values())
 SMALL = 16_000

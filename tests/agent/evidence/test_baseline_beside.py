@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.agent.evidence.court import committed
+from tests.agent.loop_bench import MemoryJournal
 
 from cloister.agent.context.messages import request
 from cloister.agent.evidence.baseline import BaselineLog, take_baseline
@@ -30,7 +31,6 @@ from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import UserMessage
 from cloister.testing.local import LocalComputer
-from cloister.testing.loop_bench import MemoryJournal
 
 pytestmark = pytest.mark.anyio
 
@@ -66,6 +66,9 @@ class Bench:
 
     async def save(self) -> str:
         return await workspace.save(self.computer, self.bare, self.base, "refs/cloister/attempt/0")
+
+    async def kept(self) -> str:
+        return ""
 
     async def judge(self, commit: str) -> None:
         pass

@@ -19,6 +19,7 @@ from tests.cli.client import forked
 from tests.cli.client.test_everywhere import environment
 
 from cloister.app.verbs.records import Admitted, Explained, LocalModel, MadeToken, TokenInfo
+from cloister.app.verbs.webhooks import DeadDelivery, MadeWebhook, WebhookInfo
 from cloister.cli.client import http
 from cloister.core.errors import HostError
 from cloister.core.events import Event
@@ -28,7 +29,7 @@ from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.verify import Verdict
 from cloister.runs.attempts.tree import TreeView
 from cloister.runs.budget import BudgetReport
-from cloister.runs.delivery import Removed
+from cloister.runs.delivery import Removal, Removed
 from cloister.runs.receipt import Receipt
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
@@ -307,6 +308,10 @@ SHOWN: dict[str, object] = {
     "audit key": dict[Literal["key"], str],
     "token add x": MadeToken,
     "token list": tuple[TokenInfo, ...],
+    "webhook add x https://x.example/": MadeWebhook,
+    "gc --dry-run": tuple[Removal, ...],
+    "webhook ls": tuple[WebhookInfo, ...],
+    "webhook dead": tuple[DeadDelivery, ...],
     "template ls": tuple[TemplateInfo, ...],
     "template show x": TemplateInfo,
     "template log x": str,
@@ -328,7 +333,7 @@ def test_no_text_of_a_server_acts_on_the_terminal(hostile: Hostile, line: str) -
     row = json.dumps(poisoned(inspect.type_info(RunRow))).encode()
 
     def answer(connection: socket.socket, head: bytes) -> None:
-        if b"/row HTTP" in head:
+        if re.search(rb"/row[ ?]", head):
             connection.sendall(reply(row))
         else:  # the second page of a list is empty
             connection.sendall(reply(b"[]" if re.search(rb"after=[1-9]", head) else body))

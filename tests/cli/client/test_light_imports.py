@@ -40,12 +40,14 @@ LOOP = ("anyio._backends", "asyncio")
 """Only commands that wait for something need an event loop: its start-up takes a third of a quick command."""
 TYPER = (*LOOP, "typer", "msgspec", "subprocess", "cloister.core.events", "cloister.app.settings")
 LOOK = """
-import atexit, json, sys
+import json, sys
 from cloister.cli import main
 
-atexit.register(lambda: print(json.dumps(sorted(sys.modules)), file=sys.stderr))
 sys.argv = ["cloister", *sys.argv[1:]]
-main()
+try:
+    main()
+finally:
+    print(json.dumps(sorted(sys.modules)), file=sys.stderr)
 """
 CASES = {
     "--help": (*TYPER, "sqlite3"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.verbs import POLICY, PROMISES, Promise
 
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Tokens
@@ -23,7 +24,6 @@ from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
 from cloister.server.serve import bound, listening
 from cloister.server.ws import Sockets
-from cloister.testing.conformance.verbs import POLICY, PROMISES, Promise
 from cloister.testing.samples import busybox, layer, layout
 
 pytestmark = pytest.mark.anyio

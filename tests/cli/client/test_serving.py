@@ -18,15 +18,17 @@ from cloister.core.ids import new_owner_id
 from cloister.core.requests import NewRun
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.sandbox.liveness import Owners
+from cloister.testing.samples import SampleRepo
 
 Cloister = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def broken_script(tmp_path: Path) -> str:
-    """A model that cannot be opened: the run fails before it needs a sandbox."""
+    """A model that cannot be opened, beside a repository: the run fails before it needs a sandbox."""
     path = tmp_path / "broken.toml"
     path.write_text("this is not TOML")
+    SampleRepo(tmp_path).commit()
     return f"script:{path}"
 
 

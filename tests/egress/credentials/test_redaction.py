@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from tests.egress.world import ESTABLISHED, PUBLIC, SANDBOX, World, read_until
 
 from cloister.core.requests import CredentialEntry
+from cloister.egress.authority import Authority
 from cloister.egress.credentials import Keeper, Redactor, Vault, read_credentials, spellings
 from cloister.egress.http.connection import Offer
 from cloister.egress.http.exchange import Exchange
@@ -26,7 +27,6 @@ from cloister.egress.http.head import parse_head
 from cloister.egress.proxy import Door
 from cloister.egress.rules import Outside
 from cloister.egress.streams import Inlet, Pace, Traffic
-from cloister.egress.tls import Authority
 
 pytestmark = pytest.mark.anyio
 

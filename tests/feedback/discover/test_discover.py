@@ -48,6 +48,32 @@ def test_python_tests_or_their_configuration_mean_pytest(files: set[str], conten
     assert discover(files, contents) == (PYTEST,)
 
 
+DJANGO = "os.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings')"
+
+
+@pytest.mark.parametrize(
+    ("files", "contents", "expected"),
+    [
+        ({"manage.py", "shop/tests.py"}, {"manage.py": DJANGO}, ("python3 manage.py test",)),
+        ({"manage.py", "tests/test_a.py"}, {"manage.py": DJANGO}, ("python3 manage.py test",)),
+        ({"manage.py", "tests/test_a.py"}, {"manage.py": "print()"}, (PYTEST,)),
+        ({"manage.py", "pytest.ini"}, {"manage.py": DJANGO, "pytest.ini": ""}, (PYTEST,)),
+        ({"manage.py", "conftest.py", "a/test_a.py"}, {"manage.py": DJANGO}, (PYTEST,)),
+        ({"runtests.py", "setup.py", "app/test_a.py"}, {}, ("python3 runtests.py",)),
+        (
+            {"backend/manage.py", "backend/shop/tests.py", "web/package.json"},
+            {"backend/manage.py": DJANGO, "web/package.json": '{"scripts": {"test": "vitest run"}}'},
+            ("cd backend && python3 manage.py test", "cd web && npm test"),
+        ),
+    ],
+)
+def test_a_django_project_without_settings_of_pytest_runs_its_own_tests(
+    files: set[str], contents: dict[str, str], expected: tuple[str, ...]
+) -> None:
+    assert discover(files, contents) == expected
+    assert all(specify(check, {}).kind == "test" for check in expected)
+
+
 @pytest.mark.parametrize("files", [{"a.py"}, {"latest.py"}, {"tests/__init__.py"}, {"a/b/c/d/test_x.py"}])
 def test_python_without_tests_has_no_check(files: set[str]) -> None:
     assert discover(files, {}) == ()

@@ -118,6 +118,19 @@ def test_a_name_that_is_none_of_a_test_is_no_new_name(path: str, text: str, old:
     assert others(edited(path, text, old, new)) == {}
 
 
+def test_a_method_whose_own_helper_asserts_is_recognised_under_another_name() -> None:
+    text = "class CalmTest(ClockCase):\n    def test_midnight(self):\n        self.same(parse('0:00'), 0)\n"
+
+    found = renames([edited("tests/test_calm.py", text, "test_midnight", "test_the_day_begins")])
+
+    assert found == {
+        ("tests/test_calm.py", "CalmTest::test_midnight"): (
+            "tests/test_calm.py",
+            "CalmTest::test_the_day_begins",
+        )
+    }
+
+
 def test_one_test_cannot_stand_for_two() -> None:
     twice = (
         PYTHON

@@ -24,12 +24,13 @@ def forge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Forge]:
     subprocess.run(["git", "-C", str(bare), "config", "http.receivepack", "true"], check=True)
     with served(request.param, tmp_path / "forge") as made:
         yield made
+    assert not made.wrong, "\n".join(sorted(set(made.wrong)))
 
 
 def place_of(forge: Forge, token: str = TOKEN) -> ForgePlace:
     """The forge as the settings name it; requests are repeated without a pause."""
 
-    async def read() -> str:
+    async def read(_path: str) -> str:
         return token
 
     return ForgePlace(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
 from tests.runs.test_view import log
 
 from cloister.core import events as e
@@ -83,6 +84,24 @@ def test_ci_gets_two_rounds_and_then_a_person_gets_a_summary_once() -> None:
     assert follow_up(run(*rounds), said, LOG) == follow_up(run(*rounds), said, {}) == type(found)()
     person = PromptReceived("try the other way", "ann")
     assert len(follow_up(run(*rounds, person), Talk(PULL, jobs=RED), LOG).prompts) == 1
+
+
+def test_conflicts_with_a_moved_base_begin_one_replay_for_each_commit() -> None:
+    saved = (
+        e.BaseFixed("b" * 40, "main"),
+        e.AttemptStarted(0, "p:m"),
+        e.TurnEnded(0, 1, COMMIT, changed=True),
+    )
+    talk = Talk(replace(PULL, conflicts=True), jobs=RED)
+    (prompt,) = follow_up(run(*saved), talk, LOG).prompts
+    assert (prompt.origin, prompt.ref) == ("ci", f"rebase {COMMIT}")
+    assert follow_up(run(*saved, prompt), talk, LOG) == follow_up(run(*saved, prompt), talk, {})
+    assert follow_up(run(*saved, prompt), talk, LOG).prompts == ()
+    rounds = [PromptReceived("again", "ci", "ci", f"ci {number}") for number in range(CI_ROUNDS)]
+    stopped = follow_up(run(*saved, *rounds), talk, LOG)
+    assert (stopped.prompts, stopped.comment.startswith(MARK)) == ((), True)
+    fixed = run(e.BaseFixed("b" * 40, None), *saved[1:])
+    assert follow_up(fixed, talk, LOG).prompts[0].text.count("HEAD") == 1
 
 
 def test_a_comment_of_a_megabyte_is_cut_and_shows_no_escapes() -> None:

@@ -2,19 +2,28 @@
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from tests.forge.pulls.conftest import place_of
-from tests.forge.pulls.wires import TOKEN, Forge
+from tests.forge.pulls.wires import TOKEN, Forge, Reply, Request
 
+from cloister.app.forges import pull_at
 from cloister.core.errors import OutsideError
-from cloister.core.ids import RunId
+from cloister.core.events import ChangeDelivered, ChangeMade, DeliveryFailed, PromptReceived, RunFinished
+from cloister.core.ids import RunId, new_owner_id
+from cloister.core.requests import NewRun
 from cloister.forge import Forges
 from cloister.forge.api import Delivered, Proposal
-from cloister.forge.change import commit_tree, describe
+from cloister.forge.change import Author, commit_tree, describe
 from cloister.forge.host import in_bare, oid
 from cloister.forge.pulls.hosted import Hosted
+from cloister.log.journal import open_journal
+from cloister.log.sqlite.backbone import open_backbone
+from cloister.runs.delivery import deliver_patiently, delivery
+from cloister.runs.follow_up import Follower
 
 pytestmark = pytest.mark.anyio
 
@@ -27,7 +36,9 @@ async def _proposal(forge: Forge, into: Path, message: str = "Fix the total\n\nB
     repo = f"{forge.url}/team/shop"
     base = await Hosted(place_of(forge)).fetch(repo, None, into)
     tree = oid((await in_bare(into, "rev-parse", f"{base.commit}^{{tree}}")).out)
-    commit = await commit_tree(into, tree, base.commit, message, "Ann <ann@example.org>", at=1_700_000_000)
+    commit = await commit_tree(
+        into, tree, base.commit, message, Author("Ann <ann@example.org>"), at=1_700_000_000
+    )
     wish = Proposal(RunId("r-1"), repo, base.commit, commit, "cloister/fix", into, onto=base.branch)
     return await describe(wish)
 
@@ -95,7 +106,7 @@ async def test_a_later_round_moves_the_branch_and_updates_the_pull_request(
     first = await _proposal(forge, bare)
     await _deliver(forge, first)
     tree = oid((await in_bare(bare, "rev-parse", f"{first.commit}^{{tree}}")).out)
-    commit = await commit_tree(bare, tree, first.commit, "Fix it again", "Ann <ann@example.org>")
+    commit = await commit_tree(bare, tree, first.commit, "Fix it again", Author("Ann <ann@example.org>"))
     second = Proposal(
         first.run,
         first.repository,
@@ -132,6 +143,84 @@ async def test_a_merged_pull_request_is_left_alone_and_another_is_opened(
 
 
 @one_kind
+@pytest.mark.parametrize("end", ["merged", "closed"])
+async def test_nothing_is_pushed_to_the_branch_of_a_pull_request_that_ended(
+    forge: Forge, tmp_path: Path, end: str
+) -> None:
+    first = await _proposal(forge, tmp_path / "run.git")
+    await _deliver(forge, first)
+    forge.pulls[0].state = end
+    tree = oid((await in_bare(first.bare, "rev-parse", f"{first.commit}^{{tree}}")).out)
+    commit = await commit_tree(first.bare, tree, first.commit, "More", Author("Ann <ann@example.org>"))
+    later = replace(first, commit=commit, previous=first.commit)
+    with pytest.raises(OutsideError, match=f"Pull request 1 at .* was {end} .* `cloister pr r-1`") as caught:
+        await _deliver(forge, replace(later, follows="cloister/fix"))
+    assert (caught.value.code, caught.value.retryable) == ("pull_request_ended", False)
+    assert len(forge.pulls) == 1
+    sent = await _deliver(forge, later)
+    assert (sent.branch, sent.number) == ("cloister/fix-2", 2)
+    assert _branches(forge)["cloister/fix"] == first.commit
+
+
+@one_kind
+async def test_the_branch_of_a_merged_pull_request_is_deleted_also_if_a_later_change_was_not_delivered(
+    forge: Forge, tmp_path: Path
+) -> None:
+    proposal = await _proposal(forge, tmp_path / "run.git")
+    sent = delivery(await _deliver(forge, proposal))
+    forge.pulls[0].state = "merged"
+
+    async def bare(_: RunId) -> Path:
+        return proposal.bare
+
+    async def tell(_: RunId, prompt: PromptReceived) -> None:
+        raise AssertionError(prompt)
+
+    async with open_backbone(tmp_path / "log.db", owner_lives=lambda _: True) as backbone:
+        run, _ = await backbone.admit(NewRun("Fix it", proposal.repository), "ann")
+        fence = await backbone.claim(new_owner_id(), run)
+        assert fence is not None
+        later = ChangeMade("cloister/fix", "d" * 40, (), "More.")
+        failed = DeliveryFailed(proposal.repository, "It was merged.")
+        made = ChangeMade("cloister/fix", proposal.commit, (), "Fixed.")
+        await backbone.append(fence, (made, sent, later, failed, RunFinished("proven", "More.", 0)))
+        marks, forges = tmp_path / "marks", Forges(places=(place_of(forge),))
+        follower = Follower(forges, backbone, backbone.read, tell, bare, "ann", marks, 0)
+        assert await follower.look() == set()
+        assert "PullRequestEnded" in [one.kind for one in await backbone.audit()]
+    assert "cloister/fix" not in _branches(forge)
+
+
+@one_kind
+async def test_a_delivery_waits_as_long_as_the_forge_asks(
+    forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.forge.pulls.http._WAIT_SECONDS", 0.1)
+    monkeypatch.setattr("cloister.runs.delivery._FIRST_PAUSE_SECONDS", 0.01)
+    proposal, times = await _proposal(forge, tmp_path / "run.git"), list[float]()
+
+    def limited(asked: Request) -> Reply | None:
+        times.append(time.monotonic())
+        return (429, {"message": "slow down"}, {"Retry-After": "1"}) if len(times) == 1 else None
+
+    forge.faults.append(limited)
+    async with open_backbone(tmp_path / "log.db", owner_lives=lambda _: True) as backbone:
+        run, _ = await backbone.admit(NewRun("Fix it", proposal.repository), "ann")
+        fence = await backbone.claim(new_owner_id(), run)
+        assert fence is not None
+        async with open_journal(backbone, fence) as journal:
+            await deliver_patiently(Forges(places=(place_of(forge),)), journal, proposal)
+            (sent,) = journal.index.of(ChangeDelivered)
+    assert sent.number == 1
+    assert times[1] - times[0] >= 1
+    forge.faults.append(lambda asked: (429, {}, {"Retry-After": "3601"}))
+    count = len(forge.requests)
+    with pytest.raises(OutsideError, match="for another 3601 s") as caught:
+        await _deliver(forge, proposal)
+    assert (caught.value.retryable, caught.value.after, len(forge.requests)) == (True, 3601, count + 1)
+
+
+@one_kind
 async def test_a_protected_branch_is_refused_with_the_forges_reason(forge: Forge, tmp_path: Path) -> None:
     hook = forge.root / "team/shop.git/hooks/pre-receive"
     hook.parent.mkdir(exist_ok=True)
@@ -152,6 +241,20 @@ async def test_a_revoked_token_is_said_and_loses_nothing(forge: Forge, tmp_path:
     assert (caught.value.code, caught.value.retryable) == ("forge_denied", False)
     assert "revoked-token" not in caught.value.message
     assert (await in_bare(proposal.bare, "cat-file", "-e", proposal.commit)).ok
+
+
+@one_kind
+async def test_a_token_that_is_revoked_in_the_middle_of_a_push_loses_nothing(
+    forge: Forge, tmp_path: Path
+) -> None:
+    proposal = await _proposal(forge, tmp_path / "run.git")
+    forge.revoked_after = "service=git-receive-pack"  # the push has begun, and its pack is still to come
+    with pytest.raises(OutsideError) as caught:
+        await _deliver(forge, proposal)
+    assert (caught.value.code, caught.value.retryable) == ("forge_denied", False)
+    assert "cloister/fix" not in _branches(forge)
+    forge.revoked, forge.revoked_after = False, ""
+    assert (await _deliver(forge, proposal)).branch == "cloister/fix"
 
 
 @one_kind
@@ -185,3 +288,25 @@ async def test_every_spelling_of_an_address_finds_its_forge(forge: Forge) -> Non
         assert found.path(address) == "team/shop"
     assert forges.hosted("https://other.example.org/team/shop") is None
     assert forges.hosted("/srv/team/shop") is None
+
+
+async def test_the_page_of_a_pull_request_leads_to_its_change(forge: Forge) -> None:
+    made = forge.open("fix", "main", "Fix", "")
+    words = {"github": "pull", "gitlab": "-/merge_requests", "gitea": "pulls", "bitbucket": "pull-requests"}
+    repo = f"{forge.url}/team/shop"
+    page = f"{repo}/{words.get(forge.kind, 'pull-request')}/{made.number}"
+    found = await pull_at(Forges(places=(place_of(forge),)), page)
+    assert found in ((repo, forge.commit("fix")), (repo, "fix"))
+
+
+@one_kind
+async def test_a_branch_is_deleted_only_while_it_ends_at_our_commit(forge: Forge, tmp_path: Path) -> None:
+    proposal = await _proposal(forge, tmp_path / "run.git")
+    await _deliver(forge, proposal)
+    hosted = Hosted(place_of(forge))
+    at = (proposal.bare, proposal.repository, "cloister/fix")
+    assert not await hosted.remove_branch(*at, proposal.base)
+    assert "cloister/fix" in _branches(forge)
+    assert await hosted.remove_branch(*at, proposal.commit)
+    assert "cloister/fix" not in _branches(forge)
+    assert not await hosted.remove_branch(*at, proposal.commit)

@@ -3,14 +3,18 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from urllib.parse import urlencode
 
+import msgspec
 import pytest
 from tests.forge.pulls.conftest import place_of
+from tests.forge.pulls.descriptions import description
 from tests.forge.pulls.wires import Forge, Reply, Request
+from tests.whole.conformance.suites.pulls import PROMISES, WISH, PullRig
 
-from cloister.core.errors import OutsideError
-from cloister.forge.pulls.api import Pulls
+from cloister.app.forges import find_repositories
+from cloister.core.errors import OutsideError, UserError
+from cloister.forge import Forges
+from cloister.forge.pulls.api import Pulls, Repository
 from cloister.forge.pulls.hosted import Hosted, client
-from cloister.testing.conformance.pulls import PROMISES, WISH, PullRig
 
 pytestmark = pytest.mark.anyio
 
@@ -19,13 +23,13 @@ one_kind = pytest.mark.parametrize("forge", ["gitlab"], indirect=True)
 
 
 @pytest.fixture
-async def pulls(forge: Forge) -> AsyncIterator[Pulls]:
+async def pulls(forge: Forge) -> AsyncIterator[Repository]:
     async with client() as http:
         yield Hosted(place_of(forge)).pulls(http, f"{forge.url}/team/shop.git")
 
 
 @pytest.fixture
-async def rig(forge: Forge, pulls: Pulls) -> PullRig:
+async def rig(forge: Forge, pulls: Repository) -> PullRig:
     async def say(number: int, who: str, text: str, path: str, line: int) -> None:
         forge.comments.append((number, who, text, path, line))
 
@@ -39,7 +43,8 @@ async def rig(forge: Forge, pulls: Pulls) -> PullRig:
         pull = forge.pulls[number - 1]
         return pull.title, pull.body, pull.onto
 
-    return PullRig(pulls, say, report, merge, text, logs=forge.kind in ("github", "gitlab"))
+    people = {"gitlab": ("1", "2"), "bitbucket": ("{ann}", "{eve}")}.get(forge.kind, ("ann", "eve"))
+    return PullRig(pulls, say, report, merge, text, people, logs=forge.kind in ("github", "gitlab"))
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
@@ -47,6 +52,24 @@ async def test_pull_requests_keep_the_promise(
     promise: Callable[[PullRig], Awaitable[None]], rig: PullRig
 ) -> None:
     await promise(rig)
+
+
+async def test_every_exchange_is_one_that_the_forge_publishes(forge: Forge, pulls: Pulls) -> None:
+    """The server also compares the exchanges of all other tests here, and `forge` fails with what is wrong."""
+    published = description(forge.kind)
+    if published is None:
+        pytest.skip(f"CLOISTER_FORGE_DESCRIPTIONS has no description of {forge.kind}")
+    made = await pulls.open(msgspec.structs.replace(WISH, draft=True, reviewers=("ann",)))
+    await pulls.update(made.number, WISH)
+    forge.jobs.append(("tests", "failed"))
+    forge.comments.append((1, "ann", "off by one", "shop/cart.py", 7))
+    await pulls.comment(made.number, "done")
+    (job,) = (await pulls.read(made.number)).jobs
+    await pulls.job_log(job)
+    await pulls.close(made.number)
+    assert await pulls.access()
+    assert published.operations
+    assert forge.wrong == []
 
 
 async def _failure(pulls: Pulls) -> OutsideError:
@@ -152,3 +175,13 @@ async def test_a_token_without_the_right_to_push_is_named(forge: Forge, pulls: P
     access = await pulls.access()
     says = forge.kind != "pagure"  # its API has no rights
     assert (access.may_push, bool(access.lacks)) == (not says, says)
+
+
+async def test_the_repositories_of_an_owner_are_found_by_a_pattern(forge: Forge) -> None:
+    host = forge.url.removeprefix("http://")
+    forges = Forges(places=(place_of(forge),))
+    assert await find_repositories(forges, f"{host}/team/sh*") == (f"https://{host}/team/shop",)
+    assert await find_repositories(forges, f"https://{host}/team/o*") == ()
+    for query in ("*", f"{host}/*", f"{host}/*/shop", "example.org/team/*"):
+        with pytest.raises(UserError):
+            await find_repositories(forges, query)

@@ -8,15 +8,22 @@ import json
 import re
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
 from tests.forge.git_http import answer
+from tests.forge.pulls.descriptions import description
 
 TOKEN = "token-0123456789-abcdef"
 Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]]
@@ -48,6 +55,55 @@ class Pull:
 
 
 @dataclass
+class App:
+    """A GitHub App with an installation at `team/shop`."""
+
+    id: str
+    key: RSAPublicKey
+    permissions: dict[str, str]
+    installed: bool = True
+    seconds: float = 3_600
+    """How long its tokens are valid."""
+    issued: list[str] = field(default_factory=list[str])
+
+    def knows(self, sent: str) -> bool:
+        """True if the App signed this, for now and the next ten minutes at most."""
+        said, _, signature = sent.removeprefix("Bearer ").rpartition(".")
+        try:
+            self.key.verify(_unbase64(signature), said.encode(), PKCS1v15(), SHA256())
+        except InvalidSignature:
+            return False
+        head, claims = (json.loads(_unbase64(one)) for one in said.split("."))
+        now = time.time()
+        valid = claims["iat"] <= now < claims["exp"] <= claims["iat"] + 600
+        return valid and head["alg"] == "RS256" and claims["iss"] == self.id
+
+    def answer(self, forge: "Forge", asked: Request) -> Reply:
+        """What the App itself may ask."""
+        if not self.installed or asked.path not in _APP_PATHS:
+            return 404, {"message": "Not Found"}
+        if asked.method == "GET":
+            return 200, {"id": 77, "permissions": self.permissions}
+        only(asked.body, "repositories")
+        if asked.body.get("repositories", ["shop"]) != ["shop"]:
+            return 422, {"message": "There is at least one repository that does not exist"}
+        self.issued.append(f"ghs_{len(self.issued)}_0123456789abcdef")
+        ends = datetime.fromtimestamp(time.time() + self.seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return 201, {"token": self.issued[-1], "expires_at": ends, "permissions": self.permissions}
+
+
+def _unbase64(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+
+
+_APP_PATHS = (
+    "/app/installations/77/access_tokens",
+    "/repos/team/shop/installation",
+    "/orgs/team/installation",
+)
+
+
+@dataclass
 class Forge:
     """The state behind every wire: one repository `team/shop`."""
 
@@ -58,12 +114,20 @@ class Forge:
     comments: list[tuple[int, str, str, str, int]] = field(
         default_factory=list[tuple[int, str, str, str, int]]
     )
-    """(pull, who, text, path, line)."""
+    """(pull, who, text, path, line); where issues have numbers of their own, an issue counts as minus its number."""
     jobs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(name, `passed` | `failed` | `running`)."""
+    earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Runs of jobs on the same commit that were repeated."""
+    base_jobs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    base_log: str = ""
     log: str = "FAILED tests/test_cart.py::test_total\n"
     writers: tuple[str, ...] = ("ann",)
     may_push: bool = True
+    revoked: bool = False
+    """Git no longer takes the token."""
+    revoked_after: str = ""
+    """The part of a request to git after which the token is revoked."""
     drafts: bool = True
     requests: list[Request] = field(default_factory=list[Request])
     faults: list[Callable[[Request], Reply | None]] = field(
@@ -72,7 +136,14 @@ class Forge:
     """Asked first; an answer stands instead of the forge's own."""
     lost: set[str] = field(default_factory=set[str])
     """Methods whose next request is carried out and its reply lost."""
+    wrong: list[str] = field(default_factory=list[str])
+    """What the forge's published description does not allow in an exchange; empty without one."""
     url: str = ""
+    app: App | None = None
+    """If there is one, only its tokens are valid."""
+
+    def takes(self, token: str) -> bool:
+        return token == TOKEN if self.app is None else token in self.app.issued
 
     def commit(self, branch: str) -> str:
         shown = subprocess.run(
@@ -101,6 +172,22 @@ def only(body: dict[str, Any], *names: str) -> None:
         raise ValueError(f"unknown fields {sorted(unknown)}")
 
 
+_BASE = 2_000
+"""Jobs of the base have numbers from here on."""
+
+
+def _runs(forge: Forge, *, all_of: bool, base: bool) -> list[tuple[int, str, str]]:
+    """(number, name, state) of the jobs of the base or of the pull request, with the earlier runs of `all_of`."""
+    if base:
+        return [(_BASE + at, *job) for at, job in enumerate(forge.base_jobs)]
+    now = [(1_000 + at, *job) for at, job in enumerate(forge.jobs)]
+    return [*now, *((at + 1, *job) for at, job in enumerate(forge.earlier))] if all_of else now
+
+
+def stamped(log: str, stream: str) -> str:
+    return "".join(f"2026-01-01T00:00:00.1234567Z {stream}{line}\n" for line in log.splitlines())
+
+
 # GitHub.
 
 
@@ -114,6 +201,7 @@ def _github_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "title": pull.title,
         "node_id": f"PR_{pull.number}",
         "head": {"ref": pull.branch, "sha": forge.commit(pull.branch)},
+        "base": {"ref": pull.onto, "sha": forge.commit(pull.onto)},
     }
 
 
@@ -124,6 +212,8 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
         pull = forge.at(body["variables"]["id"].removeprefix("PR_"))
         pull.draft = "convertPullRequestToDraft" in body["query"]
         return 200, {"data": {}}
+    if asked.path == "/search/repositories" and asked.query["q"] == "user:team fork:true":
+        return 200, {"total_count": 1, "items": [{"full_name": "team/shop", "archived": False}]}
     if not asked.path.startswith("/repos/team/shop"):
         return 404, {"message": "Not Found"}
     match asked.method, asked.path.removeprefix("/repos/team/shop").strip("/").split("/"):
@@ -170,15 +260,13 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             ]
         case "GET", ["collaborators", who, "permission"]:
             return 200, {"permission": "write" if who in forge.writers else "read"}
-        case "GET", ["commits", _, "check-runs"]:
-            return 200, {
-                "total_count": len(forge.jobs),
-                "check_runs": [_github_job(n, *job) for n, job in enumerate(forge.jobs)],
-            }
+        case "GET", ["commits", commit, "check-runs"]:
+            jobs = _runs(forge, all_of=asked.query["filter"] == "all", base=commit == "main")
+            return 200, {"total_count": len(jobs), "check_runs": [_github_job(*job) for job in jobs]}
         case "GET", ["commits", _, "status"]:
             return 200, {"state": "pending", "statuses": []}
-        case "GET", ["actions", "jobs", _, "logs"]:
-            return 200, forge.log
+        case "GET", ["actions", "jobs", number, "logs"]:
+            return 302, "", {"Location": f"{forge.url}/store/{'base' if int(number) >= _BASE else 'log'}"}
         case _:
             return 404, {"message": "Not Found"}
 
@@ -200,7 +288,7 @@ def _github_comments(forge: Forge, number: str, *, lines: bool) -> list[dict[str
 def _github_job(number: int, name: str, state: str) -> dict[str, Any]:
     done = state != "running"
     return {
-        "id": number + 1,
+        "id": number,
         "name": name,
         "status": "completed" if done else "in_progress",
         "conclusion": {"passed": "success", "failed": "failure"}.get(state),
@@ -218,6 +306,7 @@ def _gitlab_merge(forge: Forge, pull: Pull) -> dict[str, Any]:
         "web_url": f"{forge.url}/team/shop/-/merge_requests/{pull.number}",
         "state": {"open": "opened"}.get(pull.state, pull.state),
         "source_branch": pull.branch,
+        "target_branch": pull.onto,
         "sha": forge.commit(pull.branch),
         "draft": pull.title.startswith("Draft: "),
     }
@@ -227,6 +316,8 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
     body = asked.body
     if asked.path == "/users":
         return 200, [{"id": 7, "username": asked.query["username"]}]
+    if asked.path == "/groups/team/projects":
+        return 200, [{"path_with_namespace": "team/shop"}]
     if not asked.path.startswith("/projects/team%2Fshop"):
         return 404, {"message": "404 Project Not Found"}
     match asked.method, asked.path.removeprefix("/projects/team%2Fshop").strip("/").split("/"):
@@ -257,10 +348,7 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             pull = forge.open(
                 body["source_branch"], body["target_branch"], body["title"], body["description"]
             )
-            pull.labels, pull.reviewers = (
-                body["labels"].split(",") if body["labels"] else [],
-                body["reviewer_ids"],
-            )
+            pull.labels, pull.reviewers = body["labels"], body["reviewer_ids"]
             return 201, _gitlab_merge(forge, pull)
         case "GET", ["merge_requests", number]:
             return 200, _gitlab_merge(forge, forge.at(number))
@@ -273,6 +361,16 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
         case "POST", ["merge_requests", number, "notes"]:
             forge.comments.append((int(number), "cloister", body["body"], "", 0))
             return 201, {"id": 1}
+        case "POST", ["issues", number, "notes"]:
+            only(body, "body")
+            forge.comments.append((-int(number), "cloister", body["body"], "", 0))
+            return 201, {"id": 1}
+        case "GET", ["issues", number, "notes"]:
+            return 200, [
+                {"id": at, "body": text, "author": {"id": 3, "username": who}, "system": False}
+                for at, (spot, who, text, _, _) in enumerate(forge.comments)
+                if spot == -int(number)
+            ]
         case "GET", ["merge_requests", number, "notes"]:
             people = {"ann": 1, "eve": 2, "cloister": 3}
             notes: list[dict[str, Any]] = [
@@ -295,20 +393,25 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             return (200, {"access_level": 30}) if who == "1" else (404, {"message": "404 Not found"})
         case "GET", ["merge_requests", _, "pipelines"]:
             return 200, [{"id": 4, "status": "failed"}] if forge.jobs else []
-        case "GET", ["pipelines", "4", "jobs"]:
+        case "GET", ["pipelines", "latest"]:
+            known = asked.query["ref"] == "main" and forge.base_jobs
+            return (200, {"id": 5, "status": "failed"}) if known else (404, {"message": "404 Not Found"})
+        case "GET", ["pipelines", ("4" | "5") as pipeline, "jobs"]:
             words = {"passed": "success", "failed": "failed", "running": "running"}
             return 200, [
                 {
-                    "id": at + 1,
+                    "id": at,
                     "name": name,
                     "status": words[state],
                     "web_url": "http://ci",
                     "allow_failure": False,
                 }
-                for at, (name, state) in enumerate(forge.jobs)
+                for at, name, state in _runs(
+                    forge, all_of=asked.query.get("include_retried") == "true", base=pipeline == "5"
+                )
             ]
-        case "GET", ["jobs", _, "trace"]:
-            return 200, forge.log
+        case "GET", ["jobs", number, "trace"]:
+            return 200, stamped(forge.base_log if int(number) >= _BASE else forge.log, "00O ")
         case _:
             return 404, {"error": "404 Not Found"}
 
@@ -330,6 +433,8 @@ def _gitea_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
 
 def gitea(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for each request
     body = asked.body
+    if asked.path == "/users/team/repos":
+        return 200, [{"full_name": "team/shop"}, {"full_name": "team/old", "archived": True}]
     if not asked.path.startswith("/repos/team/shop"):
         return 404, {"message": "The target couldn't be found."}
     match asked.method, asked.path.removeprefix("/repos/team/shop").strip("/").split("/"):
@@ -417,6 +522,8 @@ def _bitbucket_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
 
 def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for each request
     body = asked.body
+    if asked.path == "/repositories/team":
+        return 200, {"values": [{"full_name": "team/shop"}]}
     if not asked.path.startswith("/repositories/team/shop"):
         return 404, {"type": "error", "error": {"message": "Repository not found"}}
     match asked.method, asked.path.removeprefix("/repositories/team/shop").strip("/").split("/"):
@@ -465,7 +572,13 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
             forge.comments.append((int(number), "cloister", body["content"]["raw"], "", 0))
             return 201, {"id": 1}
         case "GET", ["pullrequests", number, "comments"]:
-            return _bitbucket_comments(forge, number, asked)
+            return _bitbucket_comments(forge, int(number), asked)
+        case "POST", ["issues", number, "comments"]:
+            only(body, "content")
+            forge.comments.append((-int(number), "cloister", body["content"]["raw"], "", 0))
+            return 201, {"id": 1}
+        case "GET", ["issues", number, "comments"]:
+            return _bitbucket_comments(forge, -int(number), asked)
         case "GET", ["permissions-config", "users", who]:
             return (
                 (200, {"permission": "write"})
@@ -484,7 +597,7 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
             return 404, {"type": "error", "error": {"message": "Resource not found"}}
 
 
-def _bitbucket_comments(forge: Forge, number: str, asked: Request) -> Reply:
+def _bitbucket_comments(forge: Forge, number: int, asked: Request) -> Reply:
     """Two to a page, so that a reader must turn pages."""
     found = [
         {
@@ -495,7 +608,7 @@ def _bitbucket_comments(forge: Forge, number: str, asked: Request) -> Reply:
             **({"inline": {"path": path, "to": line}} if path else {}),
         }
         for at, (pull, who, text, path, line) in enumerate(forge.comments)
-        if pull == int(number)
+        if pull == number
     ]
     start = 2 * (int(asked.query.get("page", "1")) - 1)
     more = {"next": f"{forge.url}/next"} if start + 2 < len(found) else {}
@@ -529,6 +642,8 @@ def _pagure_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
 
 def pagure(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for each request
     body = asked.body
+    if asked.path == "/projects":
+        return 200, {"projects": [{"fullname": "team/shop"}], "total_projects": 1}
     if not asked.path.startswith("/team/shop"):
         return 404, {"error": "Project not found", "error_code": "ENOPROJECT"}
     match asked.method, asked.path.removeprefix("/team/shop").strip("/").split("/"):
@@ -548,16 +663,32 @@ def pagure(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
         case "GET", ["pull-request", number]:
             return 200, _pagure_pull(forge, forge.at(number))
         case "POST", ["pull-request", number]:
+            only(body, "title", "initial_comment")
             pull = forge.at(number)
             pull.title, pull.body = body["title"], body["initial_comment"]
-            pull.labels = body["tags"].split(",") if "tags" in body else pull.labels
             return 200, _pagure_pull(forge, pull)
         case "POST", ["pull-request", number, "comment"]:
             forge.comments.append((int(number), "cloister", body["comment"], "", 0))
             return 200, {"message": "Comment added"}
+        case "POST", ["pull-request", number, "assign"]:
+            only(body, "assignee")
+            forge.at(number).reviewers = [body["assignee"]]
+            return 200, {"message": "pull-request assigned"}
         case "POST", ["pull-request", number, "close"]:
             forge.at(number).state = "closed"
             return 200, {"message": "Pull-request closed!"}
+        case "GET", ["issue", number]:
+            said = [(who, text) for spot, who, text, _, _ in forge.comments if spot == -int(number)]
+            return 200, {
+                "id": int(number),
+                "comments": [
+                    {"id": at, "comment": text, "user": {"name": who}} for at, (who, text) in enumerate(said)
+                ],
+            }
+        case "POST", ["issue", number, "comment"]:
+            only(body, "comment")
+            forge.comments.append((-int(number), "cloister", body["comment"], "", 0))
+            return 200, {"message": "Comment added"}
         case "GET", ["pull-request", _, "flag"]:
             words = {"passed": "success", "failed": "failure", "running": "pending"}
             return 200, {
@@ -589,6 +720,9 @@ class _Handler(BaseHTTPRequestHandler):
         data = self._chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(size)
         prefix, word, wire = WIRES[self.forge.kind]
         where = urlsplit(self.path)
+        if where.path.startswith("/store/"):
+            log = self.forge.base_log if where.path == "/store/base" else self.forge.log
+            return self._answer(200, stamped(log, ""))
         if not where.path.startswith(("/api", "/2.0")):
             return self._git(where.path, where.query, data)
         path = where.path.removeprefix(prefix if where.path.startswith(prefix) else "/api")
@@ -597,7 +731,13 @@ class _Handler(BaseHTTPRequestHandler):
         )
         self.forge.requests.append(asked)
         reply: Reply | None = None
-        if self.headers.get("Authorization") != f"{word}{TOKEN}":
+        sent, app = self.headers.get("Authorization", ""), self.forge.app
+        if app is not None and path.endswith(("/installation", "/access_tokens")):
+            known = app.knows(sent)
+            wire = app.answer
+        else:
+            known = sent.startswith(word) and self.forge.takes(sent.removeprefix(word))
+        if not known:
             reply = (401, {"message": "Bad credentials"})
         for fault in self.forge.faults:
             reply = reply or fault(asked)
@@ -606,6 +746,11 @@ class _Handler(BaseHTTPRequestHandler):
                 reply = wire(self.forge, asked)
             except (ValueError, KeyError, IndexError) as error:
                 reply = (422, {"message": f"{type(error).__name__}: {error}"})
+            published = description(self.forge.kind)
+            if published is not None and asked.path != "/graphql":
+                self.forge.wrong += published.wrong(
+                    asked.method, asked.path, asked.query, asked.body, reply[0], reply[1]
+                )
         if self.command in self.forge.lost:
             self.forge.lost.discard(self.command)
             self.close_connection = True
@@ -640,12 +785,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _git(self, path: str, query: str, data: bytes) -> None:
         sent = self.headers.get("Authorization", "")
-        known = sent.startswith("Basic ") and base64.b64decode(sent[6:]).decode().endswith(f":{TOKEN}")
+        known = sent.startswith("Basic ")
+        known = known and self.forge.takes(base64.b64decode(sent[6:]).decode().partition(":")[2])
+        known = known and not self.forge.revoked
         if not known or (not self.forge.may_push and "receive-pack" in path + query):
-            return self._answer(
-                401 if not known else 403, "denied", {"WWW-Authenticate": 'Basic realm="git"'}
-            )
-        return answer(self, self.forge.root, data, user="cloister")
+            self._answer(401 if not known else 403, "denied", {"WWW-Authenticate": 'Basic realm="git"'})
+            return
+        answer(self, self.forge.root, data, user="cloister")
+        if self.forge.revoked_after and self.forge.revoked_after in path + query:
+            self.forge.revoked = True
 
     do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815
 

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -314,6 +315,10 @@ async def test_heads_are_found_in_exports_and_receipts(tmp_path: Path) -> None:
     assert seal is not None
     shown = page(receipt(log, seal))
     assert find_heads(shown) == [seal]
+    told = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seal.at_us // 1_000_000))
+    assert f"- Signed at: {told} ({seal.at_us} µs since 1970), key" in shown
+    older = shown.replace(f"{told} ({seal.at_us} µs since 1970)", f"{seal.at_us} µs since 1970")
+    assert find_heads(older) == [seal], "receipts of older versions count"
     assert find_heads(msgspec.json.encode(receipt(log, seal)).decode()) == [seal]
     delivered = page(receipt(log[:-1], head_of(path)))
     assert [head.hash for head in find_heads(f"{delivered}\n{shown}")] == [head_of(path).hash, seal.hash]

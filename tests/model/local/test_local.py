@@ -11,6 +11,7 @@ import anyio
 import httpx2
 import pytest
 from tests.model.tiny_model import write_tiny_model
+from tests.whole.conformance.suites.model import REQUEST, check_failure, check_leaving_early, check_reply
 
 from cloister.agent.tools import TOOLS
 from cloister.core.errors import HostError, UserError
@@ -19,7 +20,6 @@ from cloister.model.local.files import LocalFile, Shelf
 from cloister.model.local.host import LocalHost, local_model, open_local_host, order_for
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
-from cloister.testing.conformance.model import REQUEST, check_failure, check_leaving_early, check_reply
 
 pytest.importorskip("xllamacpp", reason="the extra `local` is not installed")
 pytestmark = pytest.mark.anyio

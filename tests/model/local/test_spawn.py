@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.system.cancelled import left_behind
+from tests.core.system.cancelled import left_behind
 
 from cloister.model.local._spawn import Order, serving
 

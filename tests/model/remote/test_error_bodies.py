@@ -4,13 +4,13 @@ import msgspec
 import pytest
 from tests.model.provider_server import Answer, open_model_server
 from tests.model.wires import JSON, json_answer
+from tests.whole.conformance.suites.model import REQUEST, items_of
 
 from cloister.model.api import Failure, FailureCode
 from cloister.model.catalog import Amazon
 from cloister.model.remote.failures import as_data, kind_told, sentence, wait_told
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
-from cloister.testing.conformance.model import REQUEST, items_of
 
 pytestmark = pytest.mark.anyio
 

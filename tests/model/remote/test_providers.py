@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from tests.model.provider_server import Answer, ModelServer, open_model_server
 from tests.model.wires import CHAT, EVENT_STREAM, WIRES, Sent, SentCall, event, frame, named
+from tests.whole.conformance.suites.model import check_failure, check_reply, items_of
 
 from cloister.core import limits
 from cloister.core.requests import ToolCall
@@ -30,7 +31,6 @@ from cloister.model.catalog import CATALOG, FIRST_LISTED, Amazon
 from cloister.model.remote.messages import LOST_RESULT
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
-from cloister.testing.conformance.model import check_failure, check_reply, items_of
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,8 @@ from cloister.egress.credentials import Vault, read_credentials
 from cloister.egress.factory import Doorway, Through
 from cloister.egress.rules import DoorEvent
 from cloister.forge import Forges
-from cloister.runs.images.image_build import keep
 from cloister.runs.templates import Workshop
-from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
+from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec, keep
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates.building import Built
 from cloister.sandbox.templates.recipes import Devcontainer, Dockerfile, Oci, Snapshot

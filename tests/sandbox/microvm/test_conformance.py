@@ -4,9 +4,9 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.sandbox import PROMISES, Promise
 
 from cloister.sandbox.microvm.host import MicrovmHost
-from cloister.testing.conformance.sandbox import PROMISES, Promise
 
 pytestmark = pytest.mark.anyio
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.sandbox import first_output, rest
 
 from cloister.core.computer import Command, shell
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.microvm.host import MicrovmHost
-from cloister.testing.conformance.sandbox import first_output, rest
 
 pytestmark = pytest.mark.anyio
 

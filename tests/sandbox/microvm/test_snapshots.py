@@ -6,6 +6,7 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+from tests.whole.conformance.suites.sandbox import first_output
 
 from cloister.core.computer import Command, shell
 from cloister.core.ids import new_owner_id
@@ -13,7 +14,6 @@ from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.microvm.host import MicrovmHost
-from cloister.testing.conformance.sandbox import first_output
 
 pytestmark = pytest.mark.anyio
 

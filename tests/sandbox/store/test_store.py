@@ -10,6 +10,7 @@ from pathlib import Path
 import anyio
 import pytest
 from tests.conftest import loop_devices
+from tests.whole.conformance.suites.store import make_template
 
 from cloister.core.errors import HostError
 from cloister.sandbox.store import btrfs_ioctl, loop_file
@@ -17,7 +18,6 @@ from cloister.sandbox.store.api import Layers, Tree, writable
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.choose import can_share_blocks, files_of, is_btrfs, stores
 from cloister.sandbox.store.overlay import OverlayStore
-from cloister.testing.conformance.store import make_template
 
 pytestmark = [
     pytest.mark.anyio,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cloister.core.errors import HostError, UserError
 from cloister.sandbox.templates import debian
-from cloister.sandbox.templates.building import MARKER, DiskReserve
+from cloister.sandbox.templates.building import MARKER, DiskReserve, told_errors
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.debian import BuildProgress, read_sources, useful_lines
 
@@ -124,6 +124,22 @@ def test_progress_never_falls_and_names_the_package() -> None:
     assert fractions[0] > 0 and fractions[-1] < 1
     assert news[0][1] == "fetching libc6"
     assert [note for _, note in news[-2:]] == ["setting up bash", "unpacking git"]
+
+
+def test_what_maven_adds_to_every_error_is_left_out() -> None:
+    said = told_errors(
+        [
+            "[ERROR] [ERROR] Some problems were encountered while processing the POMs:",
+            "[ERROR]     Non-resolvable parent POM for a:b:1: Could not transfer artifact c:d:pom:104 from central",
+            "[ERROR] ",
+            "[ERROR] To see the full stack trace of the errors, re-run Maven with the -e switch.",
+            "[ERROR] For more information about the errors and possible solutions, please read the following articles:",
+            "[ERROR] [Help 1] http://cwiki.apache.org/confluence/display/MAVEN/ProjectBuildingException",
+        ]
+    )
+    assert said == (
+        "[ERROR] Non-resolvable parent POM for a:b:1: Could not transfer artifact c:d:pom:104 from central"
+    )
 
 
 def test_a_failed_build_is_explained_by_its_errors_only() -> None:

@@ -18,7 +18,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.requests import Budget, NewRun, Usage
-from cloister.forge.change import commit_tree
+from cloister.forge.change import Author, commit_tree
 from cloister.forge.host import bare_repository
 from cloister.forge.packs import tree_of
 from cloister.forge.plain_git import PlainGit
@@ -28,7 +28,7 @@ from cloister.testing.samples import SampleRepo
 pytestmark = pytest.mark.anyio
 
 
-async def _forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tuple[Fence, int]:
+async def forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tuple[Fence, int]:
     """A run with two attempts, the second forked from the first; returns the save point's number too."""
     repo = SampleRepo(tmp_path / "repo")
     repo.write("a.txt", "one\n")
@@ -43,7 +43,7 @@ async def _forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tupl
     await PlainGit().fetch(str(repo.path), None, bare)
     first, second = [
         await commit_tree(
-            bare, await tree_of(bare, commit), base, "Save point", "A <a@b.c>", at=1_700_000_000
+            bare, await tree_of(bare, commit), base, "Save point", Author("A <a@b.c>"), at=1_700_000_000
         )
         for commit in commits
     ]
@@ -70,7 +70,7 @@ async def _forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tupl
 
 
 async def test_the_tree_shows_forks_and_save_points(served: Served, tmp_path: Path) -> None:
-    fence, point = await _forked_run(served, tmp_path, finished=True)
+    fence, point = await forked_run(served, tmp_path, finished=True)
     tree = (await served.client.get(f"/v1/runs/{fence.run}/tree")).json()
     parent, child = tree["nodes"]
     assert (tree["winner"], child["parent"], child["at"], child["reason"]) == (1, 0, point, "stuck")
@@ -78,7 +78,7 @@ async def test_the_tree_shows_forks_and_save_points(served: Served, tmp_path: Pa
 
 
 async def test_one_attempts_log_and_diff(served: Served, tmp_path: Path) -> None:
-    fence, _ = await _forked_run(served, tmp_path, finished=True)
+    fence, _ = await forked_run(served, tmp_path, finished=True)
     base = f"/v1/runs/{fence.run}"
     assert "+two" in (await served.client.get(f"{base}/diff?attempt=0")).text
     assert "+three" in (await served.client.get(f"{base}/diff?attempt=1")).text
@@ -91,8 +91,18 @@ async def test_one_attempts_log_and_diff(served: Served, tmp_path: Path) -> None
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_attempt")
 
 
+async def test_the_diff_at_a_save_point(served: Served, tmp_path: Path) -> None:
+    fence, point = await forked_run(served, tmp_path, finished=True)
+    base = f"/v1/runs/{fence.run}/diff"
+    then = (await served.client.get(f"{base}?at={point}")).text
+    assert "+two" in then
+    assert "three" not in then
+    refused = await served.client.get(f"{base}?at={point + 1}")
+    assert (refused.status_code, refused.json()["code"]) == (400, "no_save_point")
+
+
 async def test_a_fork_is_a_run_of_its_own(served: Served, tmp_path: Path) -> None:
-    fence, point = await _forked_run(served, tmp_path, finished=True)
+    fence, point = await forked_run(served, tmp_path, finished=True)
     reply = await served.client.post(f"/v1/runs/{fence.run}/fork", json={"at": point, "prompt": "Go on."})
     assert reply.status_code == 201
     event = (await served.client.get(f"/v1/runs/{reply.json()['id']}/events?limit=1")).json()[0]
@@ -108,11 +118,11 @@ async def test_a_fork_is_a_run_of_its_own(served: Served, tmp_path: Path) -> Non
 
 
 async def test_rewind_steers_a_live_run_and_forks_a_finished_one(served: Served, tmp_path: Path) -> None:
-    fence, point = await _forked_run(served, tmp_path, finished=False)
+    fence, point = await forked_run(served, tmp_path, finished=False)
     reply = await served.client.post(f"/v1/runs/{fence.run}/rewind", json={"to": point})
     assert reply.json() == {"id": fence.run}
     last = (await served.client.get(f"/v1/runs/{fence.run}/events")).json()[-1]["body"]
-    assert last == {"type": "RewindRequested", "to": point, "who": "tester"}
+    assert last == {"type": "RewindRequested", "to": point, "who": "tester", "key": ""}
     refused = await served.client.post(f"/v1/runs/{fence.run}/rewind", json={"to": 3})
     assert refused.json()["code"] == "no_save_point"
     await served.app.backbone.append(fence, (RunFinished("stopped", "Enough."),))
@@ -121,7 +131,7 @@ async def test_rewind_steers_a_live_run_and_forks_a_finished_one(served: Served,
 
 
 async def test_attempts_are_compared(served: Served, tmp_path: Path) -> None:
-    fence, _ = await _forked_run(served, tmp_path, finished=True)
+    fence, _ = await forked_run(served, tmp_path, finished=True)
     both = (await served.client.get(f"/v1/compare?a={fence.run}/0&b={fence.run}")).json()
     assert (both["a"]["outcome"], both["b"]["outcome"]) == ("red", "proven")
     assert (both["a"]["steps"], both["b"]["steps"], both["same_change"]) == (1, 2, False)
@@ -134,10 +144,10 @@ async def test_attempts_are_compared(served: Served, tmp_path: Path) -> None:
 
 
 async def test_a_removed_run_keeps_only_its_log(served: Served, tmp_path: Path) -> None:
-    working, _ = await _forked_run(served, tmp_path / "working", finished=False)
+    working, _ = await forked_run(served, tmp_path / "working", finished=False)
     refused = await served.client.delete(f"/v1/runs/{working.run}")
     assert (refused.status_code, refused.json()["code"]) == (409, "run_not_finished")
-    fence, point = await _forked_run(served, tmp_path, finished=True)
+    fence, point = await forked_run(served, tmp_path, finished=True)
     before = (await served.client.get(f"/v1/runs/{fence.run}/events")).json()
     for _ in range(2):
         assert (await served.client.delete(f"/v1/runs/{fence.run}")).json()["who"] == "tester"

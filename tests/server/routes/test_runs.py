@@ -8,7 +8,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_run_is_durable_when_its_id_is_returned(served: Served) -> None:
-    reply = await served.client.post("/v1/runs", json={"prompt": "fix it", "repo": "/nowhere"})
+    reply = await served.client.post(
+        "/v1/runs", json={"prompt": "fix it", "repo": "https://host.example/a.git"}
+    )
     assert reply.status_code == 201
     assert reply.json()["made"] is True
     run = reply.json()["id"]
@@ -20,7 +22,7 @@ async def test_a_run_is_durable_when_its_id_is_returned(served: Served) -> None:
 
 
 async def test_the_same_key_is_the_same_run(served: Served) -> None:
-    body = {"prompt": "fix it", "repo": "/nowhere", "key": "once"}
+    body = {"prompt": "fix it", "repo": "https://host.example/a.git", "key": "once"}
     first = await served.client.post("/v1/runs", json=body)
     second = await served.client.post("/v1/runs", json=body)
     assert (first.status_code, second.status_code) == (201, 200)
@@ -28,7 +30,7 @@ async def test_the_same_key_is_the_same_run(served: Served) -> None:
 
 
 async def test_a_key_may_be_a_header_and_stands_for_one_request(served: Served) -> None:
-    body, key = {"prompt": "fix it", "repo": "/nowhere"}, {"Idempotency-Key": "once"}
+    body, key = {"prompt": "fix it", "repo": "https://host.example/a.git"}, {"Idempotency-Key": "once"}
     first = await served.client.post("/v1/runs", json=body, headers=key)
     second = await served.client.post("/v1/runs", json=body | {"key": "once"})
     assert (first.status_code, second.status_code) == (201, 200)
@@ -122,9 +124,15 @@ async def test_a_run_takes_messages_until_it_is_finished(served: Served) -> None
         "who": "tester",
         "origin": "user",
         "ref": "",
+        "key": "",
     }
     other = await served.client.post(f"/v1/runs/{fence.run}/model", json={"model": "script:/other.toml"})
-    assert other.json()["body"] == {"type": "ModelChosen", "model": "script:/other.toml", "who": "tester"}
+    assert other.json()["body"] == {
+        "type": "ModelChosen",
+        "model": "script:/other.toml",
+        "who": "tester",
+        "key": "",
+    }
     unknown = await served.client.post(f"/v1/runs/{fence.run}/model", json={"model": "nobody:knows"})
     assert (unknown.status_code, unknown.json()["code"]) == (400, "unknown_model")
     told = {"text": "from a tracker", "origin": "issue"}
@@ -132,7 +140,7 @@ async def test_a_run_takes_messages_until_it_is_finished(served: Served) -> None
         "origin"
     ] == "issue"
     stopped = await served.client.post(f"/v1/runs/{fence.run}/stop")
-    assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester"}
+    assert stopped.json()["body"] == {"type": "StopRequested", "who": "tester", "key": ""}
     await served.app.backbone.append(fence, [RunFinished("stopped", "asked")])
     late = await served.client.post(f"/v1/runs/{fence.run}/stop")
     assert (late.status_code, late.json()["code"]) == (409, "run_finished")
@@ -151,6 +159,7 @@ async def test_a_question_is_answered_once_asked(served: Served) -> None:
         "answer": "allow",
         "who": "tester",
         "role": "admin",
+        "key": "",
     }
     wrong = await served.client.post(f"/v1/runs/{fence.run}/answer", json={"ask": "a1", "answer": "hunter2"})
     assert wrong.status_code == 400
@@ -185,7 +194,9 @@ async def test_an_invalid_request_is_refused_with_one_sentence(served: Served) -
 
 async def test_a_prompt_that_is_too_long_is_refused_and_makes_no_run(served: Served) -> None:
     for size in (limits.PROMPT_BYTES + 1, 10_485_760):
-        reply = await served.client.post("/v1/runs", json={"prompt": "x" * size, "repo": "/nowhere"})
+        reply = await served.client.post(
+            "/v1/runs", json={"prompt": "x" * size, "repo": "https://host.example/a.git"}
+        )
         assert reply.status_code in (400, 413)
     assert reply.json()["code"] == "too_large"
     assert (await served.client.get("/v1/runs")).json() == []

@@ -53,6 +53,18 @@ async def test_a_sandbox_lives_from_create_to_delete(served: Served) -> None:
         assert (reply.status_code, reply.json()["code"]) == (404, "no_such_sandbox")
 
 
+async def test_a_body_without_a_required_field_may_be_left_out(served: Served) -> None:
+    made = await served.client.post("/v1/sandboxes")
+    assert (made.status_code, made.json()["template"]) == (201, "default")
+    at = f"/v1/sandboxes/{made.json()['id']}"
+    copies = await served.client.post(f"{at}/fork")
+    assert (copies.status_code, len(copies.json())) == (201, 1)
+    kept = await served.client.post(f"{at}/snapshots")
+    assert (kept.status_code, kept.json()["name"]) == (201, None)
+    refused = await served.client.post("/v1/runs")
+    assert (refused.status_code, refused.json()["message"]) == (400, "The request needs a JSON body.")
+
+
 async def test_the_same_task_id_is_the_same_sandbox(served: Served) -> None:
     body: dict[str, Any] = {"task_id": "mine", "ttl_seconds": 60}
     first = await served.client.post("/v1/sandboxes", json=body)

@@ -12,9 +12,16 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from cloister.core.errors import UserError
-from cloister.core.events import CommandOutput, ModelText, PromptReceived, RunFinished, ToolReturned
+from cloister.core.events import (
+    CommandOutput,
+    ModelText,
+    PromptReceived,
+    RunFinished,
+    StopRequested,
+    ToolReturned,
+)
 from cloister.log.api import Fence
-from cloister.server.routes.stream import read_after, read_message
+from cloister.server.routes.stream import begin
 
 pytestmark = pytest.mark.anyio
 
@@ -38,8 +45,20 @@ def seqs(found: list[dict[str, Any]]) -> list[int]:
 
 
 async def next_message(socket: ClientConnection) -> dict[str, Any]:
+    """The next message but for those about who watches."""
     with anyio.fail_after(20):
-        return cast("dict[str, Any]", json.loads(await socket.recv()))
+        while (found := json.loads(await socket.recv()))["type"] == "watchers":
+            pass
+        return cast("dict[str, Any]", found)
+
+
+async def answer_to(socket: ClientConnection, message: dict[str, Any]) -> dict[str, Any]:
+    """What the server says to a message; events may come before it."""
+    await socket.send(json.dumps(message))
+    while (found := await next_message(socket))["type"] not in ("done", "error"):
+        pass
+    assert found["id"] == message["id"]
+    return found
 
 
 async def closed(socket: ClientConnection) -> tuple[int | None, str | None]:
@@ -55,7 +74,7 @@ async def test_the_log_is_replayed_then_followed_and_the_end_is_normal(served: S
         assert (await next_message(socket))["event"]["body"]["type"] == "RunClaimed"
         served.app.backbone.publish(fence.run, ModelText(1, "hm"))
         delta = await next_message(socket)
-        assert delta == {"delta": {"type": "ModelText", "attempt": 1, "text": "hm"}}
+        assert delta == {"type": "delta", "delta": {"type": "ModelText", "attempt": 1, "text": "hm"}}
         await served.app.backbone.append(fence, [FINISH])
         last = await next_message(socket)
         assert (last["event"]["seq"], last["event"]["body"]["type"]) == (3, "RunFinished")
@@ -79,7 +98,7 @@ async def test_the_stream_of_a_finished_run_closes_at_once(served: Served) -> No
     fence = await served.claimed_run()
     await served.app.backbone.append(fence, [FINISH])
     async with served.socket(f"/v1/runs/{fence.run}/stream?after=3") as socket:
-        assert await messages(socket) == []
+        assert seqs(await messages(socket)) == []
         assert (await closed(socket))[0] == 1000
 
 
@@ -102,14 +121,12 @@ async def test_an_invalid_cursor_is_refused_with_4400(served: Served) -> None:
 async def test_messages_and_stops_of_a_client_appear_in_the_log(served: Served) -> None:
     fence = await served.claimed_run()
     async with served.socket(f"/v1/runs/{fence.run}/stream?after=2") as socket:
-        await socket.send('{"say": "hello"}')
-        said = (await next_message(socket))["event"]
-        assert (said["seq"], said["body"]) == (
-            3,
-            {"type": "PromptReceived", "text": "hello", "who": "tester", "origin": "user", "ref": ""},
-        )
-        await socket.send('{"stop": true}')
-        assert (await next_message(socket))["event"]["body"]["type"] == "StopRequested"
+        done = await answer_to(socket, {"type": "say", "id": "m1", "text": "hello"})
+        assert done == {"type": "done", "id": "m1", "run": fence.run, "seq": 3}
+        assert (await answer_to(socket, {"type": "stop", "id": "m2"}))["seq"] == 4
+    said, stop = await served.app.backbone.read(fence.run, after=2)
+    assert said.body == PromptReceived("hello", "tester", key="m1")
+    assert stop.body == StopRequested("tester", "m2")
 
 
 BAD_MESSAGES = [
@@ -117,13 +134,17 @@ BAD_MESSAGES = [
     "{",
     "{}",
     "null",
-    '{"say": 1}',
-    '{"say": "a", "stop": true}',
-    '{"stop": false}',
-    '{"shout": "a"}',
-    '{"answer": {"ask": "a", "answer": "hunter2"}}',
-    '{"answer": {"ask": "nobody asked", "answer": "allow"}}',
-    '{"say": "  "}',
+    '{"type": "say", "id": "x", "text": 1}',
+    '{"type": "say", "text": "without an id"}',
+    '{"type": "say", "id": "", "text": "a"}',
+    '{"type": "say", "id": "x", "text": "a", "stop": true}',
+    '{"type": "shout", "id": "x", "text": "a"}',
+    '{"type": "rewind", "id": "x", "to": "hunter2"}',
+    '{"type": "approve", "id": "x", "ask": "nobody asked"}',
+    '{"type": "say", "id": "x", "text": "  "}',
+    '{"type": "say", "id": "é", "text": "a"}',
+    '{"type": "resume", "id": "x"}',
+    '{"type": "fork", "id": "x", "at": 1}',
     b"\xff\x00",
 ]
 
@@ -134,11 +155,10 @@ async def test_a_bad_message_is_answered_and_the_stream_goes_on(served: Served) 
         for bad in BAD_MESSAGES:
             await socket.send(bad)
             answer = await next_message(socket)
-            assert set(answer) == {"error"}
+            assert set(answer) == {"type", "error", "id"}
             assert set(answer["error"]) == {"code", "message"}
             assert "hunter2" not in str(answer)
-        await socket.send('{"say": "still here"}')
-        assert (await next_message(socket))["event"]["body"]["text"] == "still here"
+        assert (await answer_to(socket, {"type": "say", "id": "x", "text": "still here"}))["seq"] == 3
 
 
 async def test_a_message_that_is_far_too_long_is_refused_by_the_protocol(served: Served) -> None:
@@ -244,13 +264,8 @@ async def test_a_client_that_never_reads_cannot_keep_the_server_from_ending(serv
 
 
 def test_the_largest_cursor_is_the_end_of_the_log() -> None:
-    assert read_after("7", 7) == 7
+    assert begin("7", None, 7) == 7
     with pytest.raises(UserError):
-        read_after("8", 7)
-
-
-def test_a_message_holds_exactly_one_request() -> None:
-    assert read_message('{"say": "a"}').say == "a"
-    assert read_message('{"stop": true}').stop is True
-    with pytest.raises(UserError):
-        read_message('{"say": "a", "answer": {"ask": "a", "answer": "deny"}}')
+        begin("8", None, 7)
+    assert [begin(None, last, 7) for last in ("0", "3", "100")] == [7, 4, 0]
+    assert begin("5", "3", 7) == 5

@@ -2,11 +2,11 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from tests.whole.conformance.suites.backbone import PROMISES, Promise
 
 from cloister.core.ids import OwnerId
 from cloister.log.api import Backbone
 from cloister.log.sqlite.backbone import open_backbone
-from cloister.testing.conformance.backbone import PROMISES, Promise
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.forge.git_http import answer
-
-from cloister.forge import Forges
-from cloister.testing.conformance.forge import (
+from tests.whole.conformance.suites.forge import (
     Place,
     check_bad_input,
     check_delivering,
@@ -18,6 +16,8 @@ from cloister.testing.conformance.forge import (
     check_fetching_head,
     check_fetching_refs,
 )
+
+from cloister.forge import Forges
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio

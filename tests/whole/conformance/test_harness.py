@@ -3,11 +3,8 @@
 from pathlib import Path
 
 import pytest
-
-from cloister.agent.attempt import HARNESSES, choose_harness
-from cloister.agent.harness import Harness
-from cloister.core.errors import UserError
-from cloister.testing.conformance.harness import (
+from tests.agent.loop_bench import FIX, LoopBench, open_bench
+from tests.whole.conformance.suites.harness import (
     Case,
     LineHarness,
     check_accepted_change,
@@ -18,7 +15,10 @@ from cloister.testing.conformance.harness import (
     check_time_budget,
     check_unread_message,
 )
-from cloister.testing.loop_bench import FIX, LoopBench, open_bench
+
+from cloister.agent.attempt import HARNESSES, choose_harness
+from cloister.agent.harnesses.api import Harness
+from cloister.core.errors import UserError
 
 pytestmark = pytest.mark.anyio
 

@@ -5,17 +5,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-
-from cloister.core.ids import Lease, OwnerId
-from cloister.forge.api import RunRepositories
-from cloister.forge.host import LocalRepositories
-from cloister.sandbox.liveness import Owners
-from cloister.testing.conformance.forge import (
+from tests.whole.conformance.suites.forge import (
     LEASE_PROMISES,
     REPOSITORIES_PROMISES,
     LeasePromise,
     RepositoriesPromise,
 )
+
+from cloister.core.ids import Lease, OwnerId
+from cloister.forge.api import RunRepositories
+from cloister.forge.host import LocalRepositories
+from cloister.sandbox.liveness import Owners
 
 pytestmark = pytest.mark.anyio
 

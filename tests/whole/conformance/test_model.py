@@ -13,6 +13,14 @@ import pytest
 from msgspec.structs import replace as replace_field
 from tests.model.provider_server import Answer, ModelServer, open_model_server
 from tests.model.wires import EVENT_STREAM, WIRES, Sent, SentCall, Wire
+from tests.whole.conformance.suites.model import (
+    REQUEST,
+    check_cancelling,
+    check_failure,
+    check_leaving_early,
+    check_reply,
+    items_of,
+)
 
 from cloister.core import limits
 from cloister.core.requests import ToolCall
@@ -21,14 +29,6 @@ from cloister.model.catalog import CATALOG, Amazon
 from cloister.model.remote.providers import open_remote
 from cloister.model.remote.wire_formats import Endpoint
 from cloister.model.scripted import ScriptedModel, load_script
-from cloister.testing.conformance.model import (
-    REQUEST,
-    check_cancelling,
-    check_failure,
-    check_leaving_early,
-    check_reply,
-    items_of,
-)
 
 pytestmark = pytest.mark.anyio
 

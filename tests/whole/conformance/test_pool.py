@@ -2,11 +2,11 @@
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.sandbox import PROMISES, Promise
 
 from cloister.core.requests import PoolWish, Quota
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.pool import open_pool
-from cloister.testing.conformance.sandbox import PROMISES, Promise
 
 pytestmark = pytest.mark.anyio
 

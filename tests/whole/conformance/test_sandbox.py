@@ -7,6 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.sandbox import PROMISES, PROVIDER_PROMISES
+from tests.whole.conformance.suites.sandbox_files import Promise
 
 from cloister.core.ids import new_owner_id
 from cloister.core.requests import TierName
@@ -14,8 +16,6 @@ from cloister.sandbox.api import Provider
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
-from cloister.testing.conformance.sandbox import PROMISES, PROVIDER_PROMISES
-from cloister.testing.conformance.sandbox_files import Promise
 from cloister.testing.local import LocalHost
 
 pytestmark = pytest.mark.anyio

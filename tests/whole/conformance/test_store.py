@@ -7,10 +7,10 @@ from pathlib import Path
 
 import anyio
 import pytest
+from tests.whole.conformance.suites.store import PROMISES, Promise
 
 from cloister.sandbox.store.btrfs import BtrfsStore
 from cloister.sandbox.store.overlay import OverlayStore
-from cloister.testing.conformance.store import PROMISES, Promise
 
 pytestmark = [
     pytest.mark.anyio,

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.whole.conformance.suites import verbs as suite
+from tests.whole.conformance.suites.verbs import POLICY, PROMISES, Promise
 
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Caller
@@ -14,8 +16,6 @@ from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.local import LocalVerbs, local_verbs
 from cloister.app.wiring import App, open_app
 from cloister.core.requests import Role
-from cloister.testing.conformance import verbs as suite
-from cloister.testing.conformance.verbs import POLICY, PROMISES, Promise
 from cloister.testing.samples import busybox, layer, layout
 
 pytestmark = pytest.mark.anyio

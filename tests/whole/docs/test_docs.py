@@ -18,9 +18,12 @@ from cloister.app.verbs.records import (
     MadeToken,
     PolicyVerdict,
     TokenInfo,
+    TriggerInfo,
 )
+from cloister.app.verbs.webhooks import DeadDelivery, MadeWebhook, WebhookInfo
 from cloister.cli.checkup import Finding
 from cloister.cli.entry import app
+from cloister.cli.fleet import FleetResult
 from cloister.cli.lazy import COMMANDS
 from cloister.core.budget import Account
 from cloister.core.computer import Entry
@@ -32,9 +35,11 @@ from cloister.log.audit.verify import Verdict
 from cloister.policy.api import Layer
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
+from cloister.runs.delivery import Removal
 from cloister.runs.receipt import Receipt
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.templates.catalog import TemplateInfo
+from cloister.sandbox.templates.recipes import BUILT_IN, Packages
 
 ROOT = Path(__file__).parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "guest").glob("*.md")])
@@ -129,7 +134,13 @@ RECORDS: dict[str, type[msgspec.Struct]] = {
     "policy test": PolicyVerdict,
     "policy sets": Meaning,
     "forge check": ForgeCheck,
+    "fleet": FleetResult,
+    "trigger ls": TriggerInfo,
     "token add": MadeToken,
+    "gc": Removal,
+    "webhook add": MadeWebhook,
+    "webhook ls": WebhookInfo,
+    "webhook dead": DeadDelivery,
     "token list": TokenInfo,
     "doctor": Finding,
 }
@@ -144,3 +155,18 @@ def test_every_field_that_a_command_prints_as_json_is_documented() -> None:
         (fields,) = [cell[2] for cell in cells if f"`{command}`" in cell[1]]
         named = set(re.findall(r"`(\w+)`", fields))
         assert named == set(record.__struct_encode_fields__), command
+
+
+def test_the_page_about_templates_names_the_packages_of_default() -> None:
+    text = " ".join((ROOT / "docs/guide/templates.md").read_text().split())
+    said = text.partition("`default` has ")[2].partition(" (`cloister template show default`)")[0]
+    recipe = BUILT_IN["default"]
+    assert isinstance(recipe, Packages)
+    words = {
+        "build-essential": "C compiler",
+        "python3": "Python",
+        "python-is-python3": "Python",
+        "ca-certificates": "",
+    }
+    short = (name.removeprefix("python3-") for name in recipe.packages)
+    assert [name for name in short if words.get(name, name) not in said] == []

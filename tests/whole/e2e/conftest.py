@@ -116,6 +116,12 @@ class Cloister:
             assert time.monotonic() < deadline, "the condition did not become true in time"
             time.sleep(0.02)
 
+    def kill_server(self) -> None:
+        """kill -9 its server and wait for the end of its sandboxes. A sandbox that was frozen for a fork in that
+        moment cannot end by itself: the next process on the data directory removes it."""
+        self.kill(self.server_pid())
+        self.until(lambda: all(_is_frozen(pid) for pid in self.sandbox_processes()))
+
     def kill(self, pid: int) -> None:
         """kill -9, and wait until it is gone. It may have gone with another that was killed before."""
         with suppress(ProcessLookupError):
@@ -205,3 +211,21 @@ def _gone(pid: int) -> bool:
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return True
+
+
+def _is_frozen(pid: int) -> bool:
+    """Stopped by the freezer of its cgroup. False for a process that has ended."""
+    try:
+        groups = [line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines()]
+    except OSError:
+        return False
+    switches = {
+        "": ("/sys/fs/cgroup/unified{}/cgroup.freeze", "/sys/fs/cgroup{}/cgroup.freeze"),
+        "freezer": ("/sys/fs/cgroup/freezer{}/freezer.state",),
+    }
+    for _, controllers, group in groups:
+        for switch in switches.get(controllers, ()):
+            with suppress(OSError):
+                if Path(switch.format(group)).read_text().strip() in ("1", "FROZEN", "FREEZING"):
+                    return True
+    return False

@@ -77,6 +77,12 @@ def test_a_green_run_continues_on_its_branch_until_it_is_removed(cloister: Any) 
     assert (again["claimed"], again["found"], again["holds"]) == ("proven", "proven", True)
     assert (again["red_before"], again["red_now"]) == (1, 0)
     assert "no change of a run" in cloister("verify", "main", "--repo", str(repo), code=2).stderr
+    file = cloister.cwd / "proof.json"
+    file.write_text(cloister("receipt", "last", "--json").stdout)
+    assert cloister.json("verify", str(file), "--repo", str(repo))["holds"]
+    file.write_text(file.read_text().replace("unittest -q", "unittest -q; true"))
+    lied = cloister("verify", str(file), "--repo", str(repo), code=2).stderr
+    assert "contradicts the commit" in lied and len(lied.strip().splitlines()) == 1
     cloister.git(repo, "switch", "-q", branch)
     (repo / "calc.py").write_text(CALC)
     cloister.git(repo, "commit", "-qa", "--amend", "--no-edit")
@@ -137,8 +143,7 @@ def test_a_stopped_run_continues_after_a_crash_with_both_messages(cloister: Any,
     cloister.until(
         lambda: len(bodies(cloister, "AttemptForked")) == 1 and len(bodies(cloister, "ModelReplied")) > 2
     )
-    cloister.kill(cloister.server_pid())
-    cloister.until(lambda: cloister.sandbox_processes() == [])
+    cloister.kill_server()
     assert json.loads(cloister("ps", "--json").stdout)["state"] == "running"
     cloister.let_go()
     cloister("serve", "--background", "--port", "0")

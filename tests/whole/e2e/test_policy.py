@@ -37,6 +37,7 @@ calls = [
     fixed = next(body for body in bodies if body["type"] == "PolicyFixed")
     assert fixed["layers"][-1] == f"repository (.cloister/policy.toml@{commit})"
     assert fixed["limited"] == [f"steps: 7 instead of 60 (limits.steps, .cloister/policy.toml@{commit}:10)"]
+    assert " steps of 7 steps (" in cloister("budget", "last").stdout
     decided = [(b["effect"], b["rule"]) for b in bodies if b["type"] == "ActionDecided"]
     assert decided == [
         ("allow", "allow tool:write (built-in)"),

@@ -62,8 +62,7 @@ def test_plain_prompt_without_a_model_repairs_the_sample_and_calls_it_plausible(
     cloister("serve", "--background", "--port", "0")
     cloister("run", PROMPT, "--repo", str(depot), "--harness", "repair", "--detach")
     cloister.until(lambda: "FaultLocalised" in cloister.kinds())
-    cloister.kill(cloister.server_pid())
-    cloister.until(lambda: cloister.sandbox_processes() == [])
+    cloister.kill_server()
     assert "RunFinished" not in cloister.kinds()
     cloister("serve", "--background", "--port", "0")
     watched = cloister("watch", "last", seconds=300)
@@ -88,3 +87,55 @@ def test_repair_beside_a_model_is_ranked_by_the_same_evidence(cloister: Any, dep
 def test_rule_against_the_harness_refuses_the_run_before_it_begins(cloister: Any, depot: Path) -> None:
     refused = cloister("run", PROMPT, "--repo", str(depot), "--rule", "deny harness:repair", code=2)
     assert "A run may not have the harness repair" in refused.stderr
+
+
+SCRIPTS = {
+    "package.json": '{"name": "totals", "version": "1.0.0", "scripts": {"test": "node --test"}}\n',
+    "totals.js": (
+        "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
+        "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\nmodule.exports = { total, twice };\n"
+    ),
+    "test/totals.test.js": (
+        'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
+        'const { total, twice } = require("../totals.js");\n\n'
+        'test("total of some", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
+        'test("total of none", () => assert.strictEqual(total([]), 0));\n'
+        'test("twice", () => assert.strictEqual(twice(2), 4));\n'
+    ),
+}
+
+
+GO = {
+    "go.mod": "module example.com/totals\n\ngo 1.19\n",
+    "totals.go": (
+        "package totals\n\nfunc Total(items []int) int {\n\tsum := 0\n\tfor i := 0; i < len(items)-1; i++ {\n\t\tsum += items[i]\n\t}\n"
+        "\treturn sum\n}\n\nfunc Twice(x int) int {\n\treturn x * 2\n}\n"
+    ),
+    "totals_test.go": (
+        'package totals\n\nimport "testing"\n\nfunc TestTotal(t *testing.T) {\n\tif got := Total([]int{1, 2, 3}); got != 6 {\n'
+        '\t\tt.Errorf("got %d", got)\n\t}\n}\n\nfunc TestTwice(t *testing.T) {\n\tif Twice(2) != 4 {\n\t\tt.Error("twice")\n\t}\n}\n'
+    ),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("program", "files", "changed"), [("node", SCRIPTS, "totals.js"), ("go", GO, "totals.go")]
+)
+def test_other_languages_are_repaired_and_proven_in_a_sandbox(
+    cloister: Any, program: str, files: dict[str, str], changed: str
+) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} cannot be fetched here")
+    at = cloister.cwd / "totals"
+    for name, text in files.items():
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        (at / name).write_text(text)
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(at, *args)
+    cloister("run", PROMPT, "--repo", str(at), "--harness", "repair", seconds=900)
+    outcome, _, made = _result(cloister)
+    assert outcome == "proven"
+    assert changed in json.dumps(made)
+    localised = next(e["body"] for e in cloister.events() if e["body"]["type"] == "FaultLocalised")
+    assert "coverage" in localised["how"]

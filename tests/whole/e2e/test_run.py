@@ -115,6 +115,7 @@ def test_ctrl_c_stops_an_in_process_run_cleanly_and_keeps_its_work(cloister: Any
     assert process.returncode == 130
     assert cloister.events()[-1]["body"]["outcome"] == "stopped"
     assert "kept.txt" in cloister("diff", "last").stdout
+    assert ".env.test" not in cloister("diff", "last").stdout
     assert cloister.sandbox_processes() == []
 
 
@@ -251,14 +252,21 @@ calls = [{ tool = "finish", summary = "s" }]
 def test_a_guest_that_dies_is_rebuilt_from_the_last_save_point(cloister: Any, outside: int) -> None:
     """The second turn waits until the world outside lets it: the first time in a sandbox that is killed."""
     ledger = cloister.ledger()
+    (ledger / ".cloister").mkdir(exist_ok=True)
+    (ledger / ".cloister/config.toml").write_text('keep = [".env.test"]\n')
+    (ledger / ".gitignore").write_text(".env*\n")
+    cloister.git(ledger, "add", "-A")
+    cloister.git(ledger, "commit", "-q", "-m", "Settings")
     script = cloister.script(
         f"""
 [[reply]]
 calls = [{{ tool = "bash", command = "echo kept > kept.txt" }}]
 [[reply]]
-calls = [{{ tool = "bash", command = "until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done; cat kept.txt", seconds = 600 }}]
+calls = [{{ tool = "bash", command = "echo ignored > .env.test" }}]
 [[reply]]
-expect = "kept"
+calls = [{{ tool = "bash", command = "until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done; cat kept.txt .env.test", seconds = 600 }}]
+[[reply]]
+expect = "ignored"
 calls = [{{ tool = "finish", summary = "s" }}]
 """
     )
@@ -266,7 +274,7 @@ calls = [{{ tool = "finish", summary = "s" }}]
         *("run", "p", "--repo", str(ledger), "--model", script, "--check", "true", "--accept", "unbroken"),
         *("--allow-host", f"localhost:{outside}"),
     )
-    cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 2)
+    cloister.until(lambda: cloister.has("RunAdmitted") and cloister.kinds().count("ActionDecided") == 3)
     for pid in cloister.sandbox_processes():
         cloister.kill(pid)
     cloister.until(lambda: cloister.has("RunResumed"))
@@ -385,3 +393,33 @@ def test_json_cannot_act_on_a_terminal(cloister: Any) -> None:
     )
     assert "\\u009b31m" in done.stdout
     assert not set(done.stdout) & {"\x9b", "\u202e"}
+
+
+def test_a_submodule_is_in_the_sandbox_and_its_proof_and_cannot_be_edited(cloister: Any) -> None:
+    ledger, lib = cloister.ledger(), cloister.cwd / "lib"
+    lib.mkdir()
+    (lib / "rate.txt").write_text("7\n")
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "lib")):
+        cloister.git(lib, *args)
+    cloister.git(
+        ledger, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(lib), "vendor/lib"
+    )
+    cloister.git(ledger, "commit", "-q", "-m", "lib")
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "cat vendor/lib/rate.txt > new.txt; echo 8 > vendor/lib/rate.txt" }]
+[[reply]]
+calls = [{ tool = "finish", summary = "s" }]
+[[reply]]
+expect = "submodule vendor/lib were edited"
+calls = [{ tool = "bash", command = "git -C vendor/lib checkout ." }]
+[[reply]]
+calls = [{ tool = "finish", summary = "s" }]
+"""
+    )
+    check = "test ! -e new.txt || cmp new.txt vendor/lib/rate.txt"
+    run = ("run", "p", "--repo", str(ledger), "--model", script, "--accept", "unbroken")
+    cloister(*run, "--check", check)
+    changed = [line for line in cloister("diff", "last").stdout.splitlines() if line.startswith("diff ")]
+    assert changed == ["diff --git a/new.txt b/new.txt"]

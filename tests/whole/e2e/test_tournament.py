@@ -109,8 +109,7 @@ def test_kill_9_with_attempts_and_forks_in_flight_ends_the_same(cloister: Any, o
         *("--search", "greedy", "--detach", "--allow-host", f"localhost:{outside}"),
     )
     cloister.until(lambda: "AttemptForked" in cloister.kinds())
-    cloister.kill(cloister.server_pid())
-    cloister.until(lambda: cloister.sandbox_processes() == [])
+    cloister.kill_server()
     assert "RunFinished" not in cloister.kinds()
     cloister.let_go()
     cloister("serve", "--background", "--port", "0")

@@ -22,11 +22,11 @@ from cloister.core.computer import Finished, shell
 from cloister.core.events import ConnectionDecided, RequestDecided
 from cloister.core.ids import SandboxId
 from cloister.core.requests import CredentialEntry, TierName
+from cloister.egress.authority import Authority
 from cloister.egress.credentials import Vault, read_credentials
 from cloister.egress.factory import Doorway, Through
 from cloister.egress.git_push import Repository
 from cloister.egress.rules import DoorEvent, Outside
-from cloister.egress.tls import Authority
 from cloister.policy.api import Layer, Rule
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
 

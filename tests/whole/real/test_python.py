@@ -9,14 +9,21 @@ from tests.whole.real.trials import a_fix_is_proven, a_search_is_proven, no_chea
 
 pytestmark = pytest.mark.anyio
 each_case = pytest.mark.parametrize("case", each("python"))
+SHORT_SEARCH = "xmltodict strips what is blank"
 REACHED = {
-    "xmltodict strips what is blank": "+            if self.strip_whitespace and data",
+    SHORT_SEARCH: "+            if self.strip_whitespace and data",
     "jsonpointer takes no index with a leading zero": "+            if not JsonPointer._RE_ARRAY_INDEX.fullmatch(str(part)):",
 }
 """How the patch begins. Of xmltodict's condition, the search replaces the last part by one that always holds."""
 
 
-@pytest.mark.parametrize("name", REACHED)
+@pytest.mark.parametrize(
+    "name",
+    [
+        SHORT_SEARCH,
+        *(pytest.param(n, marks=pytest.mark.long(only=True)) for n in REACHED if n != SHORT_SEARCH),
+    ],
+)
 async def test_search_repairs_what_one_rule_can_reach(name: str, tmp_path: Path, run_it: RunIt) -> None:
     (case,) = [one for one in load_cases("python") if one.name == name]
     found = await a_search_is_proven(case, tmp_path, run_it)

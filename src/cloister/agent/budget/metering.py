@@ -1,5 +1,6 @@
 """Metered models: the purse permits each call before it starts and records its cost before it ends."""
 
+import math
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
@@ -377,16 +378,26 @@ class Clock:
         if self._scope is not None:
             self._scope.deadline = anyio.current_time() + self.left
 
+    @contextmanager
+    def stopped(self) -> Generator[None]:
+        """The block costs no time."""
+        since = anyio.current_time()
+        if self._scope is not None:
+            self._scope.deadline = math.inf
+        try:
+            yield
+        finally:
+            self._started += anyio.current_time() - since
+            self._update_deadline()
+
     async def warn(self) -> None:
         """Warn once when most of the time is spent."""
         await self._purse.warn_of_time(self._payer, self._own())
 
     async def more(self) -> bool:
         """Ask a person for more time, if the settings allow it. The wait for the answer costs no time."""
-        asked = anyio.current_time()
-        given = await self._purse.ask_for_time(self._payer, self._above() or self._own())
-        self._started += anyio.current_time() - asked
-        return given
+        with self.stopped():
+            return await self._purse.ask_for_time(self._payer, self._above() or self._own())
 
 
 def _reserve(limit: float) -> float:

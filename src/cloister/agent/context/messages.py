@@ -277,7 +277,9 @@ class Context:
             self._task.append(f"Task:\n{cast('RunAdmitted', body).request.prompt}")
         else:
             self._based = self._based or kind is BaselineTaken
-            self._surroundings.extend(_surroundings(body))
+            # Of a moved base only the new one counts.
+            kept = [] if kind is BaseFixed else self._surroundings
+            self._surroundings = [*kept, *_surroundings(body)]
 
     def _late(self, seq: int, body: ChecksChosen | BaselineTaken) -> None:
         """What the base is like, found out while the attempt works."""

@@ -54,8 +54,8 @@ public class MAIN {
             }
             why = why.replaceAll("[^\\w .,:<>()=-]", " ");
             lines.add("[\"" + method.getName() + "\",\"" + status + "\",\"" + why + "\"]");
+            java.nio.file.Files.write(java.nio.file.Paths.get("OUT"), lines); // the next test may never end
         }
-        java.nio.file.Files.write(java.nio.file.Paths.get("OUT"), lines);
         System.exit(0);
     }
 }

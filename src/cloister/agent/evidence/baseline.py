@@ -4,10 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from cloister.agent.evidence.run_checks import ShowCheck, find_checks, run_on_base
+from cloister.agent.evidence.run_checks import Shards, ShowCheck, find_checks, run_on_base
 from cloister.core.computer import Computer
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.events import BaselineTaken, ChecksChosen
+from cloister.core.events import BaseFixed, BaselineTaken, ChecksChosen
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
 from cloister.feedback.compare import compare
@@ -82,8 +82,10 @@ class BaselineLog:
 
     def _catch_up(self) -> None:
         events = self.journal.events
-        for event in events[self._read :] if self._known is None else ():
+        for event in events[self._read :]:
             match event.body:
+                case BaseFixed():  # a moved base has checks and results of its own
+                    self._checks = self._known = None
                 case ChecksChosen(checks=checks):
                     self._checks = checks
                 case BaselineTaken(diagnoses=found):
@@ -94,7 +96,13 @@ class BaselineLog:
 
 
 async def take_baseline(
-    log: BaselineLog, computer: Computer, show: ShowCheck, *, cpus: float, keep: Computer | None
+    log: BaselineLog,
+    computer: Computer,
+    show: ShowCheck,
+    *,
+    cpus: float,
+    keep: Computer | None,
+    shards: Shards | None = None,
 ) -> None:
     """Choose the checks and run them on the base in `computer`, as far as the log does not have that yet.
 
@@ -105,5 +113,7 @@ async def take_baseline(
         checks = log.request.checks or await find_checks(computer)
         await log.choose(checks)
     seconds = log.request.budget.seconds * _SHARE
-    found = await run_on_base(computer, checks, "baseline", show, cpus=cpus, seconds=seconds, keep=keep)
+    found = await run_on_base(
+        computer, checks, "baseline", show, cpus=cpus, seconds=seconds, keep=keep, shards=shards
+    )
     await log.record(found)

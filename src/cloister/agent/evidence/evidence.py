@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from cloister.agent.evidence.baseline import Baseline, BaselineLog
+from cloister.agent.evidence.permission import Permission
 from cloister.agent.evidence.proof import Proof
 from cloister.agent.evidence.run_checks import Earlier, Since, run_affected
 from cloister.core.computer import Computer, Stream
@@ -21,6 +22,7 @@ from cloister.core.errors import UserError
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
+    BaseFixed,
     ChecksRan,
     CommandOutput,
     EnvironmentPrepared,
@@ -39,7 +41,7 @@ from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.weakening import permitted
 from cloister.feedback.report import tell
-from cloister.feedback.shown import left_over
+from cloister.feedback.shown import left_over, permit
 
 _SAVE_SECONDS = 60.0
 """Granted beyond the time budget, so that finished work is saved."""
@@ -51,7 +53,7 @@ _ONLY_HERE = (
     "the checks fail in a fresh sandbox that holds only the change. Files that git ignores and packages that you "
     "installed are not part of the change."
 )
-_WEAKENED = "a failing test was made easier, or fewer tests run than on the base. Undo that."
+_WEAKENED = "a test was made easier, fails as the base has it, or fewer tests run than there. Undo that."
 _NOTHING_SHOWN = (
     "nothing shows the requested change. If the task asks for a change of behaviour, make it, with a test that fails on "
     "the base and passes now. If it does not, or no check can run, call finish again."
@@ -72,6 +74,10 @@ class Files(Protocol):
 
         Raises `UserError` if they cannot be saved; the message is for the model.
         """
+        ...
+
+    async def kept(self) -> str:
+        """A cheap name for the ignored files that save points keep; empty without any."""
         ...
 
     async def judge(self, commit: str) -> None:
@@ -123,6 +129,8 @@ class Evidence:
     """True for a commit whose proof has an environment of its own: its checks in the attempt's sandbox may lack packages."""
     allowed: tuple[str, ...] = ()
     """Patterns of test files that the task may change."""
+    permission: Permission | None = None
+    """Asks a person if changes of tests are all that refuses the end; None: they are refused."""
     review: Review | None = None
     cpus: float = 1.0
     """How many checks may run at the same time."""
@@ -141,6 +149,8 @@ class Evidence:
     """The tree that the checks ran on."""
     _saved: str = field(init=False, default="")
     """The tree of the save point."""
+    _kept: str = field(init=False, default="")
+    """The ignored files of the save point."""
     _unsaved: str = field(init=False, default="")
     """The tree that was checked and could not be saved."""
     _proof: tuple[str, Proof] = field(init=False, default=("", Proof((), Comparison())))
@@ -167,6 +177,10 @@ class Evidence:
         ran = False
         for event in effective(self.journal.events):
             match event.body:
+                case BaseFixed():  # what earlier checks said was about another base
+                    self.commit, ran, self._owed, self._disproven = self.base, False, False, ""
+                    self.comparison = compare(self.baseline, self.baseline, self.goals)
+                    self._report = self._known = self.baseline
                 case (ChecksRan() | ProofTaken()) as body if body.attempt == self.attempt:
                     self.comparison, self._report, ran = body.comparison, body.diagnoses, True
                     if isinstance(body, ChecksRan):
@@ -183,6 +197,7 @@ class Evidence:
         """Remember the files that the attempt begins or resumes with."""
         with suppress(UserError):  # the first checkpoint reports it
             self._saved = await (files or self.files).tree()
+            self._kept = await (files or self.files).kept()
             self._checked = "" if self._owed else self._saved
 
     async def baseline_ready(self) -> Baseline:
@@ -227,8 +242,8 @@ class Evidence:
             return ""
         self._stale = False
         try:
-            tree = await self.files.tree()
-            if tree == self._checked == self._saved:
+            tree, kept = await self.files.tree(), await self.files.kept()
+            if tree == self._checked == self._saved and kept == self._kept:
                 return ""
             await self.record()
             skip = not self._has_baseline() or (finishing and self._slow())
@@ -237,9 +252,10 @@ class Evidence:
                 if self.checks and tree != self._unsaved:
                     await self._check(step, before, tree)
                 self._unsaved = tree
-            if tree != self._saved:
+            if (tree, kept) != (self._saved, self._kept):
                 self.commit = await self.files.save()
-                self._saved, self._changed = tree, True
+                self._changed = self._changed or tree != self._saved
+                self._saved, self._kept = tree, kept
         except UserError as error:
             self._checked = ""
             self._stale = True  # what the checks said is not what is saved
@@ -286,7 +302,7 @@ class Evidence:
         name = f"{self.attempt}-{step}"
         found = await run_affected(self.computer, self.checks, since, name, self._show)
         found = permitted(found, self.allowed)
-        comparison = compare(self.baseline, found, self.goals)
+        comparison = permit(compare(self.baseline, found, self.goals), self.baseline, self.allowed)
         await self.journal.append(ChecksRan(self.attempt, step, found, comparison))
         self.comparison, self._report, self._known = comparison, found, found
 
@@ -303,10 +319,10 @@ class Evidence:
         await self.record()
         self._stale = True
         with anyio.move_on_after(_SAVE_SECONDS), suppress(UserError):
-            tree = await self.files.tree()
-            if tree != self._saved:
+            tree, kept = await self.files.tree(), await self.files.kept()
+            if (tree, kept) != (self._saved, self._kept):
                 self.commit = await self.files.save()
-                self._saved, self._checked, self._changed, self._owed = tree, "", True, True
+                self._saved, self._kept, self._checked, self._changed, self._owed = tree, kept, "", True, True
         return self._changed
 
     async def try_finish(self, claim: Claim) -> AttemptEnded | Refused:
@@ -333,24 +349,45 @@ class Evidence:
         may_be_old = self.commit not in (self.base, self._disproven) and bool(
             left_over(self.comparison, self.goals)
         )
-        if told and not may_be_old and not await self._is_proven_elsewhere():
-            return f"the checks are not green.\n{tell(self.comparison, self._report)}"
-        if self.commit == self.base:
-            return ""  # without a change, the baseline is the proof
+        may_be_old = may_be_old or await self._is_proven_elsewhere()
+        if told and not may_be_old and (why := await self._unless_permitted()):
+            return why
         try:
             # It may be a save point of another run, or older than a rule.
             await self.files.judge(self.commit)
         except UserError as error:
             return error.message
-        alone = not self._owed and not may_be_old
-        if await self._any_checks() and not await self._proven(claim.step):
-            why = _WEAKENED if self.comparison.weakened else self._only_here() if alone else ""
-            return f"{why or 'the checks are not green.'}\n{tell(self.comparison, self._report)}"
+        if self.commit == self.base:
+            return ""  # without a change, the baseline is the proof
+        if why := await self._unless_proven(claim.step, alone=not self._owed and not may_be_old):
+            return why
         if self.checks and not self._shown_or_insisted():
             return f"{_NOTHING_SHOWN}\n{tell(self.comparison, self._report)}"
         if self.review is not None and await self.review(self.commit, claim.summary):
             return _OBJECTIONS
         return ""
+
+    async def _unless_proven(self, step: int, *, alone: bool) -> str:
+        """Why the proof refuses the save point; empty if it does not."""
+        if not await self._any_checks() or await self._proven(step):
+            return ""
+        why = _WEAKENED if self.comparison.weakened else self._only_here() if alone else ""
+        if refused := await self._unless_permitted(why):
+            return refused
+        return "" if await self._proven(step) else self._not_green(why)
+
+    async def _unless_permitted(self, why: str = "") -> str:
+        """Why the results refuse the save point; empty if a person permits its changes of tests: prove it again."""
+        if self.permission is None:
+            return self._not_green(why)
+        said = await self.permission.ask(self.commit, self._report, self.comparison)
+        if said is not None:
+            return self._not_green(said or why)
+        self._proof = ("", Proof((), Comparison()))
+        return ""
+
+    def _not_green(self, why: str) -> str:
+        return f"{why or 'the checks are not green.'}\n{tell(self.comparison, self._report)}"
 
     async def _is_proven_elsewhere(self) -> bool:
         """True if only the proof can tell: the change names other packages than the attempt's sandbox has."""

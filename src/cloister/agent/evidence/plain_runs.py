@@ -1,6 +1,7 @@
 """Runs the tests that carry a proof as ordinary programs, to find code that knows that it is tested."""
 
 import secrets
+import shlex
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from importlib import resources
@@ -20,6 +21,8 @@ from cloister.feedback.integrity.evasion import asking
 from cloister.feedback.integrity.versions import Version, has_tests, is_product, is_test_code
 
 _SECONDS = 120.0
+_PLAIN_SECONDS = 60.0
+"""For a program that holds the tests; more than building it takes."""
 _BYTES = 1_048_576
 _FILES = 2
 """Test files that are repeated; the others test the same change."""
@@ -87,15 +90,26 @@ class PlainRuns:
                 out = (await self.computer.run(run, given)).out
                 await back_to(self.computer, self.tree)
                 tried = tried or bool(out.strip())
-                if told := replay.differences(out):
+                told = replay.differences(out)
+                told = told or (await self._needs_rewriting(one, line, mine) if replay.is_red(out) else ())
+                if told:
                     return True, told
         return tried, ()
+
+    async def _needs_rewriting(self, check: Diagnosis, line: str, names: Collection[str]) -> tuple[str, ...]:
+        """Tests that fail if pytest does not rewrite their assertions: the product looks at its caller for that."""
+        plainly = f'export PYTEST_ADDOPTS="$PYTEST_ADDOPTS --assert=plain"; {line}'
+        place = f"proof-plain-{secrets.token_hex(4)}"
+        done = await run_part(self.computer, check.check, place, self.show, lambda spec: plainly)
+        await back_to(self.computer, self.tree)
+        red = [test.name for test in done.failing if test.name in names]
+        return tuple(f"{name} passes only if pytest rewrites its assertions" for name in red[:1])
 
     async def _tests(
         self, family: Collection[str], names: Collection[str], known: Sequence[str]
     ) -> tuple[bool, tuple[str, ...]]:
-        """True if an ordinary program ran, and what is known of it."""
-        tried = False
+        """True if all ordinary programs ran, and what is known of them."""
+        tried: list[bool] = []
         for one in self.found:
             mine = {test.name for test in one.tests if test.name in names}
             if one.not_run or not may_run_tests(one.check) or not (mine or one.check in names):
@@ -104,8 +118,8 @@ class PlainRuns:
                 ran, told = await self._program(one, path, mine, known)
                 if told:
                     return True, told
-                tried = tried or ran
-        return tried, ()
+                tried.append(ran)
+        return all(tried) and bool(tried), ()
 
     async def _paths(
         self, family: Collection[str], names: Collection[str], known: Sequence[str]
@@ -147,20 +161,29 @@ class PlainRuns:
                 part = only(spec, (path,), (token,) * path.endswith(".go")) if made.control else None
                 return part or spec.run or spec.command
 
-            start = f"rm -f {place}/plain; ({made.start}) > /dev/null 2>&1; cat {place}/plain"
+            # A test may never end without its runner; those before it have been noted.
+            ends = f"timeout -k 1 {_PLAIN_SECONDS:g} /bin/bash -c {shlex.quote(made.start)}"
+            start = f"rm -f {place}/plain; {ends} > /dev/null 2>&1"
             if made.check and not made.control:
                 await run_part(self.computer, check.check, f"proof-{token}", self.show, line)
-            first = await self._sh(start)
+            first = await self._noted(start, place)
             if not plain.knowing(None, (first, first)):
-                return bool(first), ()  # no test fails without its runner: there is nothing to compare
+                return plain.ran_tests(
+                    first
+                ), ()  # no test fails without its runner: there is nothing to compare
             if made.control:
                 await run_part(self.computer, check.check, f"proof-{token}", self.show, line)
-            results = (first, await self._sh(start))
+            results = (first, await self._noted(start, place))
             control = await self._sh(f"cat {place}/control") if made.control else None
-            return all(results), plain.knowing(control, results)
+            return all(map(plain.ran_tests, results)), plain.knowing(control, results)
         finally:
             await back_to(self.computer, self.tree)
             await self._sh(f"rm -rf {place}")
+
+    async def _noted(self, start: str, place: str) -> bytes:
+        """What the program noted. It may take the shell with it if it fills the memory."""
+        await self._sh(start)
+        return await self._sh(f"cat {place}/plain")
 
     async def _sh(self, script: str) -> bytes:
         command = Command(("/bin/bash", "-c", script), seconds=_SECONDS, limit_bytes=_BYTES)

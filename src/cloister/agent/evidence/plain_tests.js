@@ -120,6 +120,8 @@ function framework() {
   const add = (name, ...rest) => {
     const body = rest.find((one) => typeof one === 'function');
     if (body) tests.push({ name: [...names, name].join(' > '), body, each, last: around });
+    const chained = { timeout: () => chained, slow: () => chained, retries: () => chained };
+    return chained;
   };
   const group = (name, ...rest) => {
     const outer = [names, each];
@@ -184,6 +186,7 @@ async function run(job, tested) {
       why = String(error && error.message);
     }
     results.push(JSON.stringify([name, strange ? 'unknown' : status, why.slice(0, 300)]));
+    write(job.out, results.join('\n')); // the next test may never end
     return status === 'ok' && !strange;
   };
   const source = `{ ${withoutImports(job.text)}\n}\n//# sourceURL=${tested ? job.file : path.join(__dirname, 'program.js')}`;
@@ -201,7 +204,6 @@ async function run(job, tested) {
       });
     }
   }
-  write(job.out, results.join('\n'));
 }
 
 module.exports = run;

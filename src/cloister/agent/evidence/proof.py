@@ -5,17 +5,16 @@ failures that the change may not have caused. `shown` lists the tests that survi
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import msgspec
 
 from cloister.agent.evidence.baseline import AwaitBaseline
-from cloister.agent.evidence.experiments import Experiments, Refutation
+from cloister.agent.evidence.permission import Permitted
 from cloister.agent.evidence.plain_programs import title
-from cloister.agent.evidence.plain_runs import PlainRuns
-from cloister.agent.evidence.run_checks import Earlier, ShowCheck, run_checks, run_loosely, run_part
+from cloister.agent.evidence.run_checks import Earlier, Shards, ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
     back_to,
@@ -67,10 +66,19 @@ class Task:
     """Earlier results for the same files, or those of the base: a test that fails only in the proof runs twice."""
     goals: Goals | None = None
     allowed: tuple[str, ...] = ()
-    """Patterns of test files that the task may change."""
+    """Patterns of test files that the task may change, and whose tests it may remove."""
     cpus: float = 1.0
+    shards: Shards | None = None
+    """Runs a long suite in parts."""
     later: AwaitBaseline | None = None
     """Waits for the baseline while its checks run beside those of the proof."""
+    permitted: Permitted = field(default_factory=Permitted)
+    """By a person."""
+
+    @property
+    def may_change(self) -> tuple[str, ...]:
+        """Patterns of all test files whose change is allowed."""
+        return (*self.allowed, *self.permitted.patterns)
 
     async def complete(self) -> "Task":
         """The task with its baseline."""
@@ -90,10 +98,14 @@ class Proof(NamedTuple):
 async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:
     """Run the checks in a fresh sandbox that holds the change and nothing else, and try to refute them."""
     tree, changes = await tree_now(computer), await changed_since_base(computer)
-    found = await run_checks(computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus)
+    found = await run_checks(
+        computer, task.checks, "proof", show, baseline=task.known, cpus=task.cpus, shards=task.shards
+    )
     task = await task.complete()
-    found = permitted(found, task.allowed)
-    seen = compare(task.baseline, found, task.goals)
+    found = permitted(found, task.may_change)
+    seen = shown.permit(
+        compare(task.baseline, found, task.goals), task.baseline, task.allowed, task.permitted.lost
+    )
     left = shown.left_over(seen, task.goals)
     if not seen.green and not left:
         return Proof(found, seen)
@@ -116,6 +128,10 @@ class _Proving:
     found: tuple[Diagnosis, ...]
 
     async def result(self, seen: Comparison, left: tuple[str, ...]) -> Proof:
+        # These take long to load, and the first request to the model comes long before the first proof.
+        from cloister.agent.evidence.experiments import Experiments, Refutation  # noqa: PLC0415
+        from cloister.agent.evidence.plain_runs import PlainRuns  # noqa: PLC0415
+
         task = self.task
         rewritten = await rewritten_since(self.computer, self.tree)
         if rewritten is None or not await back_to(self.computer, self.tree):
@@ -127,6 +143,9 @@ class _Proving:
             return _refuted(task, self.found, "the change is too large to inspect")
         if weak := await self._as_on_the_base(versions, seen.fixed):
             return _doubted(task, self.found, weak)
+        hidden, edited = await self._passing_as_on_the_base(versions)
+        if hidden:
+            return _doubted(task, self.found, hidden)
         old = shown.base_shows(seen.shown, task.baseline, versions)
         new = await self._new_tests(versions)
         tried = Refutation()
@@ -142,9 +161,12 @@ class _Proving:
         # A test of the base that has no assertion to change did fail without the change.
         empty = set(tried.empty).difference(old)
         names = (*old, *(name for name in new if name not in empty))
-        notes = tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
+        notes = tuple(edited)
+        notes += tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
-        notes += tuple(f"changed with permission: {path}" for path in tests if is_allowed(path, task.allowed))
+        notes += tuple(
+            f"changed with permission: {path}" for path in tests if is_allowed(path, task.may_change)
+        )
         notes += (
             *await self._hard_coded(versions, names),
             *(telling(versions) if names else ()),
@@ -160,14 +182,14 @@ class _Proving:
         """Restore the tests and settings of the base. A fixed test that fails with those was weakened."""
         baseline = self.task.baseline
         decisive, lacking = must_pass_as_before(baseline, fixed)
-        inside = {one.path: one for one in versions if not is_allowed(one.path, self.task.allowed)}
+        inside = {one.path: one for one in versions if not is_allowed(one.path, self.task.may_change)}
         own = {name: path for name in lacking if (path := own_file(name, baseline, inside))}
         if own and (weak := await self._holds({*own}, (PutBack(tuple(sorted({*own.values()}))),))):
             return weak
         if not decisive:
             return ()
         known = await base_files(self.computer)
-        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.allowed)
+        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, self.task.may_change)
         return await self._holds(decisive, ways)
 
     async def _holds(self, decisive: set[str], ways: Sequence[PutBack]) -> tuple[Weakening, ...]:
@@ -209,6 +231,27 @@ class _Proving:
             return (Weakening(".", "base", detail="the change could not be restored"),)
         return tuple(Weakening(name, "base") for name in sorted(decisive)) if ways else ()
 
+    async def _passing_as_on_the_base(
+        self, versions: tuple[Version, ...]
+    ) -> tuple[tuple[Weakening, ...], tuple[str, ...]]:
+        """Tests that passed on the base and were edited must pass as they were: an edit can hide a regression."""
+        baseline, allowed = self.task.baseline, self.task.may_change
+        inside = {one.path: one for one in versions if not is_allowed(one.path, allowed)}
+        names = shown.edited_tests(baseline, self.found, tuple(inside.values()))
+        if not names:
+            return (), ()
+        known = await base_files(self.computer)
+        ways = put_back(self.changes.changed, self.changes.new, known, baseline, inside, allowed)
+        for way in ways[-1:]:
+            if not await self._put(way.restore, way.remove, way.write):
+                return (Weakening(".", "base", detail="the tests of the base could not be restored"),), ()
+        red, notes = shown.hidden_by_edits(names, await self._each(names, names, "edited"), versions)
+        if red:  # once more, as one may be flaky
+            red, _ = shown.hidden_by_edits(red, await self._each(red, names, "edited"), versions)
+        if not await back_to(self.computer, self.tree):
+            return (Weakening(".", "base", detail="the change could not be restored"),), ()
+        return tuple(Weakening(name, "base") for name in red), notes
+
     async def _hard_coded(self, versions: tuple[Version, ...], names: Sequence[str]) -> tuple[str, ...]:
         """Notes on literals of the tests that carry the proof, in new code."""
         red = [test for one in self.task.baseline for test in one.failing if test.name in names]
@@ -231,10 +274,7 @@ class _Proving:
             return ()
         if not await self._put(away.restore, away.remove, away.write):
             return ()
-        again = [
-            await self._part(check, [name for name in new if new[name] == check], "without")
-            for check in dict.fromkeys(new.values())
-        ]
+        again = await self._each(new, new, "without")
         if not await back_to(self.computer, self.tree):
             return ()
         names = shown.fails_for_want_of(new, again, versions)
@@ -243,15 +283,16 @@ class _Proving:
     async def _still_passing(self, names: Sequence[str], checks: Mapping[str, str]) -> tuple[str, ...]:
         """The tests that pass again with the change: a test that fails the second time shows nothing."""
         passed: set[str] = set()
-        for check in dict.fromkeys(checks[name] for name in names):
-            again = await self._part(check, [name for name in names if checks[name] == check], "again")
+        for again in await self._each(names, checks, "again"):
             passed |= {test.name for test in again.tests if test.status == "passed"}
         await back_to(self.computer, self.tree)
         return tuple(name for name in names if name in passed)
 
     async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
         """Old failures that fail as on the base, and do not execute a changed line."""
-        same = tuple(name for name in left if shown.fails_the_same(name, self.task.baseline, self.found))
+        base, inside = self.task.baseline, {one.path: one for one in versions}
+        left = [name for name in left if not own_file(name, base, inside)]  # the change is about this test
+        same = tuple(name for name in left if shown.fails_the_same(name, base, self.found))
         if not any(is_product(one.path) for one in versions):
             return same
         code = [one for one in versions if is_product(one.path)]
@@ -278,6 +319,13 @@ class _Proving:
         await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
         told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
         return executed(told.out)
+
+    async def _each(self, names: Iterable[str], checks: Mapping[str, str], place: str) -> list[Diagnosis]:
+        """Run these tests, each with its check."""
+        mine: dict[str, list[str]] = {}
+        for name in names:
+            mine.setdefault(checks[name], []).append(name)
+        return [await self._part(check, some, place) for check, some in mine.items()]
 
     async def _part(self, check: str, names: Sequence[str], place: str) -> Diagnosis:
         """Run a check, restricted to these tests if that is possible."""

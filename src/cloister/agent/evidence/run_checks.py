@@ -3,24 +3,35 @@
 import math
 import posixpath
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.agent.evidence.worktree import Sources, changed_between, problem_matchers, weakened_tests
+from cloister.agent.evidence.worktree import (
+    Sources,
+    changed_between,
+    problem_matchers,
+    rewritten_since,
+    tree_now,
+    weakened_tests,
+)
 from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
-from cloister.core.diagnosis import Check, Diagnosis, TestResult
-from cloister.core.errors import UserError, sole
+from cloister.core.diagnosis import Check, Diagnosis
+from cloister.core.errors import HostError, UserError, sole
 from cloister.core.repository import FILES, read_settings
 from cloister.core.text import decode
+from cloister.feedback import shards
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
 from cloister.feedback.api import CheckOutput
-from cloister.feedback.check_commands import directory_of, environment, is_source, leaves_reports, specify
-from cloister.feedback.compare import compare
+from cloister.feedback.check_commands import directory_of, environment, leaves_reports, specify
+from cloister.feedback.compare import file_of, settled, suspects
 from cloister.feedback.discover import (
+    IMPORTS,
     TOOLS,
     adjusted,
     discover,
@@ -36,6 +47,15 @@ Earlier = tuple[Diagnosis, ...] | Callable[[], Awaitable[tuple[Diagnosis, ...]]]
 
 ShowCheck = Callable[[str, Stream, bytes], None]
 """Called with the check's command line, the stream and new output."""
+
+
+class Shards(NamedTuple):
+    """How a long suite is run in parts."""
+
+    fork: Callable[[], AbstractAsyncContextManager[Computer]]
+    known: Sequence[Diagnosis]
+    """Earlier results of the checks."""
+
 
 _FILE_BYTES = 262_144
 _MODULES = 8
@@ -56,33 +76,6 @@ true
 """
 
 
-_IMPORTS = """
-import importlib.util, os, subprocess, sys
-
-def fails(name, **more):
-    quiet = subprocess.DEVNULL
-    done = subprocess.run([sys.executable, "-c", "import " + name], env={**os.environ, **more}, stdout=quiet, stderr=quiet)
-    return done.returncode
-
-def hidden(root, name):
-    spec = importlib.util.find_spec(name)
-    if spec is None:
-        return True
-    places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-    if any(os.path.realpath(place).startswith(os.path.realpath(root) + os.sep) for place in places):
-        return False
-    return not fails(name, PYTHONPATH=root) or bool(fails(name))
-
-top = os.getcwd()
-for argument in sys.argv[1:]:
-    root, *names = argument.split(":")
-    os.chdir(os.path.join(top, os.path.dirname(root)))
-    if any(hidden(os.path.join(top, root), name) for name in names):
-        print(root)
-"""
-"""Prints the import roots that Python does not search. It prefers an installed package that it can import, for example a
-compiled one, to the source that it cannot import."""
-
 _REPORTS = 200
 _JAVA_REPORTS = (
     "find . \\( -path '*/surefire-reports/TEST-*.xml' -o -path '*/failsafe-reports/TEST-*.xml' "
@@ -102,7 +95,7 @@ async def find_checks(computer: Computer) -> tuple[str, ...]:
     hidden: list[str] = []
     if described:
         quiet = {"PYTHONDONTWRITEBYTECODE": "1"}
-        found = await computer.run(Command(("python3", "-c", _IMPORTS, *described), env=quiet, seconds=60))
+        found = await computer.run(Command(("python3", "-c", IMPORTS, *described), env=quiet, seconds=60))
         hidden = decode(found.out).split() if found.ok else []
     return discover(names, contents, tools, hidden)
 
@@ -125,7 +118,7 @@ async def _contents(computer: Computer, wanted: Sequence[str], names: set[str]) 
     return contents
 
 
-async def run_checks(
+async def run_checks(  # noqa: PLR0913
     computer: Computer,
     checks: Sequence[str],
     place: str,
@@ -133,13 +126,14 @@ async def run_checks(
     *,
     baseline: Earlier = (),
     cpus: float = 1.0,
+    shards: Shards | None = None,
 ) -> tuple[Diagnosis, ...]:
     """Run each check to its end. `place` is unique per run and names its reports.
 
-    With a `baseline`, a test that fails only now runs twice.
+    With a `baseline`, a test that fails only now runs twice. With `shards`, long suites run in parts.
     """
     specs = await _specified(computer, checks)
-    return await _run(computer, specs, _Course(place, show, baseline, cpus))
+    return await _run(computer, specs, _Course(place, show, baseline, cpus, shards=shards))
 
 
 async def run_loosely(
@@ -173,13 +167,16 @@ async def run_on_base(  # noqa: PLR0913
     cpus: float = 1.0,
     seconds: float = math.inf,
     keep: Computer | None = None,
+    shards: Shards | None = None,
 ) -> tuple[Diagnosis, ...]:
     """Like `run_checks`, on the untouched base: every failing test runs twice, to find flaky ones.
 
     A check that has not ended after `seconds` is not run, with that reason. `keep` gets the output of failing ones.
     """
     specs = await _specified(computer, checks)
-    return await _run(computer, specs, _Course(place, show, None, cpus, seconds=seconds, keep=keep))
+    return await _run(
+        computer, specs, _Course(place, show, None, cpus, seconds=seconds, keep=keep, shards=shards)
+    )
 
 
 async def run_affected(
@@ -227,6 +224,8 @@ class _Course:
     """For all checks together."""
     keep: Computer | None = None
     """Gets the whole output of failing checks; None is the computer that runs them."""
+    shards: Shards | None = None
+    """Runs long suites in parts."""
 
     async def before(self) -> tuple[Diagnosis, ...] | None:
         """The earlier results, as soon as they exist."""
@@ -276,7 +275,7 @@ async def _run(computer: Computer, specs: Sequence[Check], course: _Course) -> t
                 whole = merged(near[1], part, near[0].files)
                 found[check.command] = msgspec.structs.replace(whole, weakened=weakened)
                 return
-        diagnosis = await run.once(report)
+        diagnosis = await run.in_parts(report) or await run.once(report)
         # If the second run does not end in time, the first one counts.
         found[check.command] = msgspec.structs.replace(diagnosis, weakened=weakened)
         diagnosis = await run.settled(diagnosis, report)
@@ -313,38 +312,7 @@ def _wavers(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> bool:
         most = (anyio.current_effective_deadline() - anyio.current_time()) / 2
     else:
         most = _AGAIN_SECONDS
-    return now.killed is None and now.seconds <= most and bool(_suspects(now, baseline))
-
-
-def _suspects(now: Diagnosis, baseline: Sequence[Diagnosis] | None) -> set[str]:
-    """Failing tests that may be flaky."""
-    failing = {test.name for test in now.failing}
-    if baseline is None:
-        return failing
-    before = [diagnosis for diagnosis in baseline if diagnosis.check == now.check]
-    seen = compare(before, [now])
-    return {*seen.new, *seen.flaky} & failing if before else set()
-
-
-def _file(test: TestResult) -> str:
-    """The test's own file; its failure may be in another one."""
-    owner = test.name.partition("::")[0]
-    return owner if is_source(owner) else test.file or owner
-
-
-def _settled(first: Diagnosis, second: Diagnosis, baseline: Sequence[Diagnosis] | None) -> Diagnosis:
-    """Mark suspects of the first run that pass in the second as flaky.
-
-    A second run that is green replaces the first, so that its passing tests count. On the base the first run stays.
-    """
-    if second.killed is not None:
-        return first
-    now = {test.name: test.status for test in second.tests}
-    calm = second.unlisted > 0 or second.green
-    suspects = _suspects(first, baseline)
-    flaky = tuple(sorted(name for name in suspects if now.get(name, "passed" if calm else "") == "passed"))
-    counts = second if second.green and baseline is not None else first
-    return msgspec.structs.replace(counts, flaky=flaky)
+    return now.killed is None and now.seconds <= most and bool(suspects(now, baseline))
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,6 +353,45 @@ class _Run:
         diagnosis = await to_thread.run_sync(_diagnosed, output)  # megabytes of text: not on the event loop
         return msgspec.structs.replace(diagnosis, log=await self._kept(diagnosis, output) if keep else None)
 
+    async def in_parts(self, report: str) -> Diagnosis | None:
+        """The result of parts that run in forks at the same time; None if only a run as a whole says enough."""
+        course = self.course
+        if course.shards is None or self.check.kind != "test":
+            return None
+        lines = shards.lines(self.check, course.shards.known, course.cpus, await _files(self.computer))
+        if not lines or (tree := await tree_now(self.computer)) is None:
+            return None
+        try:
+            found = await self._beside(lines, report, tree, course.shards)
+        except (HostError, UserError):
+            return None  # no room for forks here
+        except Exception as error:
+            raise sole(error) from None
+        return (
+            shards.joined(self.check.command, [one for one in found if one is not None])
+            if all(found)
+            else None
+        )
+
+    async def _beside(
+        self, lines: Sequence[str], report: str, tree: str, using: Shards
+    ) -> list[Diagnosis | None]:
+        """The results of the parts, each None if tests rewrote files of the repository."""
+        found: list[Diagnosis | None] = [None] * len(lines)
+
+        async def part(number: int, computer: Computer) -> None:
+            run = replace(self, computer=computer)
+            done = await run.once(f"{report}.{number}", lines[number])
+            if await rewritten_since(computer, tree) == ():
+                found[number] = done
+
+        async with AsyncExitStack() as opened:
+            places = [await opened.enter_async_context(using.fork()) for _ in lines]
+            async with anyio.create_task_group() as tasks:
+                for number, computer in enumerate(places):
+                    tasks.start_soon(part, number, computer)
+        return found
+
     async def settled(self, first: Diagnosis, report: str) -> Diagnosis:
         """`first` with its flaky tests marked: suspects run again, and a suspect that passes alone with all the others.
 
@@ -393,18 +400,18 @@ class _Run:
         baseline = await self.course.before()
         if not _wavers(first, baseline):
             return first
-        suspects = _suspects(first, baseline)
-        if line := self._only(first, suspects):
+        doubtful = suspects(first, baseline)
+        if line := self._only(first, doubtful):
             part = await self.once(f"{report}.alone", line, keep=False)
             red = {test.name for test in part.failing}
-            if part.killed is None and suspects <= red:
+            if part.killed is None and doubtful <= red:
                 return first
-        return _settled(first, await self.once(f"{report}.again"), baseline)
+        return settled(first, await self.once(f"{report}.again"), baseline)
 
     def _only(self, first: Diagnosis, suspects: Collection[str]) -> str | None:
         """The command line for the files of the suspects, if the check has others too."""
-        files = {_file(test) for test in first.failing if test.name in suspects}
-        others = {_file(test) for test in first.tests} - files
+        files = {file_of(test) for test in first.failing if test.name in suspects}
+        others = {file_of(test) for test in first.tests} - files
         return only(self.check, sorted(files), sorted(suspects)) if others or first.unlisted else None
 
     async def _stamp(self, report: str) -> str | None:

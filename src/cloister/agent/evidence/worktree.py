@@ -86,12 +86,13 @@ async def put_base(computer: Computer, changes: Changes) -> bool:
     return (await computer.run(Command(("rm", "-f", "--", *changes.new), seconds=_SECONDS))).ok
 
 
+# `cp -p`: git reads a file again whose date is not older than the index. A newer date of the copy would hide that.
 _KEEP = """
 set -e
 [ -e .git/cloister-begin ] || touch .git/cloister-begin
 export GIT_INDEX_FILE=.git/cloister-tree-index
 rm -f "$GIT_INDEX_FILE"
-[ ! -f .git/cloister-index ] || cp .git/cloister-index "$GIT_INDEX_FILE"
+[ ! -f .git/cloister-index ] || cp -p .git/cloister-index "$GIT_INDEX_FILE"
 git add --all --ignore-errors . > /dev/null || true
 git write-tree
 """

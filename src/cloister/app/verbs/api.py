@@ -8,14 +8,17 @@ caller, and a verb without `needs` is for admins. `run` is always an id, a uniqu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from cloister.app.verbs.declare import BUILD_SECONDS, END_SECONDS, SLOW_SECONDS, needs, no_report
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator
     from contextlib import AbstractAsyncContextManager
 
     from anyio.abc import ByteStream
 
+    from cloister.app.overview import OverviewItem
     from cloister.app.verbs.records import (
         Admitted,
         BackgroundCommand,
@@ -28,13 +31,18 @@ if TYPE_CHECKING:
         Explained,
         ForgeCheck,
         LocalModel,
+        LoginInfo,
         MadeToken,
+        Me,
         NewCommand,
         NewSandbox,
+        OneTimeLogin,
         PolicyVerdict,
         RuleContext,
         TokenInfo,
+        TriggerInfo,
     )
+    from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.app.workbench.commands import Skipped
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.core.events import ChangeDelivered, Delta, Event
@@ -49,80 +57,16 @@ if TYPE_CHECKING:
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared
     from cloister.runs.attempts.tree import TreeView
-    from cloister.runs.attempts.verify import Verified
+    from cloister.runs.attempts.verify import Claim, Verified
     from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
-    from cloister.runs.delivery import Removed
+    from cloister.runs.delivery import Removal, Removed
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
     from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
     from cloister.sandbox.pool import PoolInfo
     from cloister.sandbox.templates.catalog import TemplateInfo
     from cloister.sandbox.templates.recipes import Recipe
-
-    Verb = TypeVar("Verb", bound=Callable[..., object])
-
-
-QUICK_SECONDS = 30.0
-SLOW_SECONDS = 300.0
-"""Limit of a request that reads much: a diff, a verification, a snapshot."""
-END_SECONDS = 60.0
-BUILD_SECONDS = 86_400.0
-"""Limit of a request that may build a template."""
-
-
-class Route(NamedTuple):
-    """The request that a verb is over HTTP: arguments are parts of the path, then the query or the JSON body."""
-
-    method: str
-    path: str
-    """Below `/v1`; `{name}` is the argument of that name."""
-    body: str | None = None
-    """The argument that is the whole body."""
-    member: str | None = None
-    """The member of the reply that is the result."""
-    seconds: float = QUICK_SECONDS
-    names: tuple[tuple[str, str], ...] = ()
-    """Arguments that have another name in the body."""
-
-
-def needs(
-    role: Role,
-    request: str | None = None,
-    *,
-    body: str | None = None,
-    member: str | None = None,
-    seconds: float = QUICK_SECONDS,
-    **names: str,
-) -> Callable[[Verb], Verb]:
-    """Declare the lowest role that may use a verb, and its request over HTTP, such as `GET runs/{run}`.
-
-    Routes and implementations read them with `role_of` and `route_of`. A verb that streams, or that is several
-    requests, declares no request; the HTTP client implements it by hand. See `Route` for the other arguments.
-    """
-
-    def mark(verb: Verb) -> Verb:
-        verb.__dict__["role"] = role
-        if request is not None:
-            method, path = request.split()
-            verb.__dict__["route"] = Route(method, path, body, member, seconds, tuple(names.items()))
-        return verb
-
-    return mark
-
-
-def route_of(verb: Callable[..., object]) -> Route | None:
-    """The request that a verb declares."""
-    return cast("Route | None", verb.__dict__.get("route"))
-
-
-def role_of(verb: Callable[..., object]) -> Role:
-    """The role that a verb declares; a verb that declares none is for admins."""
-    return cast("Role", verb.__dict__.get("role", "admin"))
-
-
-def no_report(_fraction: float | None, _note: str) -> None:
-    """A `Report` that ignores progress."""
 
 
 class RunVerbs(Protocol):
@@ -155,8 +99,8 @@ class RunVerbs(Protocol):
         ...
 
     @needs("viewer", "GET runs/{run}/row")
-    async def row(self, run: str) -> RunRow:
-        """The run as lists show it; cheap. `row(name).id` resolves a name."""
+    async def row(self, run: str, *, told: bool = True) -> RunRow:
+        """The run as lists show it. `row(name).id` resolves a name; unless `told`, without a look at its log."""
         ...
 
     @needs("viewer", "GET runs/{run}")
@@ -164,9 +108,17 @@ class RunVerbs(Protocol):
 
     @needs("viewer")
     async def events(
-        self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None
+        self,
+        run: str,
+        after: int = 0,
+        limit: int | None = None,
+        attempt: int | None = None,
+        before: int | None = None,
     ) -> tuple[Event, ...]:
-        """Events with a greater `seq`, of one attempt if given. Raises `UserError` (`no_such_attempt`)."""
+        """Events with a `seq` above `after`, of one attempt if given; with `before`, the last ones below it.
+
+        Raises `UserError` (`no_such_attempt`).
+        """
         ...
 
     @needs("viewer")
@@ -179,21 +131,51 @@ class RunVerbs(Protocol):
         """
         ...
 
+    @needs("viewer")
+    def overview(
+        self, after: int | None = None, last: int = 200
+    ) -> AbstractAsyncContextManager[AsyncIterator[OverviewItem]]:
+        """All runs and sandboxes as they change, without end.
+
+        First the unfinished runs, and those that changed after `after`, the cursor of a `Synced`; with None, the
+        newest `last`. Raises `HostError` (`no_server`).
+        """
+        ...
+
     @needs("operator", "POST runs/{run}/say")
-    async def say(self, run: str, text: str, origin: Origin = "user") -> Event:
+    async def say(self, run: str, text: str, origin: Origin = "user", key: str | None = None) -> Event:
         """Send a message; a finished run continues with it in another round, which a driving process must take up.
+
+        `key` here and below is the caller's id of the message: sent again with it, the message is done once, and the
+        event that it caused is returned. `UserError` (`key_taken`) if it was another message, and `bad_key`.
 
         Raises `UserError` (`empty_message`, `too_large`, `run_removed`).
         """
         ...
 
+    @needs("operator", "POST runs/{run}/rebase", seconds=SLOW_SECONDS)
+    async def rebase(self, run: str) -> Event: ...  # also raises `not_moved`, `no_branch`, `unknown_ref`
+
     @needs("operator", "POST runs/{run}/stop")
-    async def stop(self, run: str) -> Event:
+    async def stop(self, run: str, key: str | None = None) -> Event:
         """Raises `UserError` (`run_finished`)."""
         ...
 
+    @needs("operator", "POST runs/{run}/pause")
+    async def pause(self, run: str, key: str | None = None) -> Event:
+        """Wait before the next step until `resume`; the wait costs none of the run's time.
+
+        Raises `UserError` (`run_finished`, `run_paused`).
+        """
+        ...
+
+    @needs("operator", "POST runs/{run}/resume")
+    async def resume(self, run: str, key: str | None = None) -> Event:
+        """Let a run go on that a person paused. Raises `UserError` (`run_finished`, `run_not_paused`)."""
+        ...
+
     @needs("operator", "POST runs/{run}/interrupt")
-    async def interrupt(self, run: str) -> Event:
+    async def interrupt(self, run: str, key: str | None = None) -> Event:
         """Stop the step at work: its model request or tool call. The run goes on, and the model learns of it.
 
         Raises `UserError` (`run_finished`).
@@ -201,25 +183,37 @@ class RunVerbs(Protocol):
         ...
 
     @needs("operator", "POST runs/{run}/answer")
-    async def answer(self, run: str, ask: str | None, answer: Literal["allow", "deny"]) -> Event:
+    async def answer(
+        self, run: str, ask: str | None, answer: Literal["allow", "deny"], key: str | None = None
+    ) -> Event:
         """Answer a question; None is the only open one.
 
         Raises `UserError` (`no_such_ask`, `several_asks`, `ask_answered`, `denied`).
         """
         ...
 
+    @needs("operator", "POST runs/{run}/questions")
+    async def reply(self, run: str, question: str | None, text: str, key: str | None = None) -> Event:
+        """Answer a question of the model; None is the only open one. After its deadline it is sent as a message.
+
+        Raises `UserError` (`no_such_question`, `several_questions`, `question_answered`, `empty_message`, `too_large`).
+        """
+        ...
+
     @needs("operator", "POST runs/{run}/model")
-    async def use_model(self, run: str, model: str) -> Event:
+    async def use_model(self, run: str, model: str, key: str | None = None) -> Event:
         """Continue the run with another model. Raises `UserError` when it is unknown or the policy denies it."""
         ...
 
     @needs("operator", "POST runs/{run}/fork", say="prompt")
-    async def fork(self, run: str, at: int | None = None, say: str | None = None) -> Admitted:
+    async def fork(
+        self, run: str, at: int | None = None, say: str | None = None, key: str | None = None
+    ) -> Admitted:
         """A new run from a save point of `run`. Raises `UserError` (`no_save_point`), and as `submit`."""
         ...
 
     @needs("operator", "POST runs/{run}/rewind", member="id")
-    async def rewind(self, run: str, to: int) -> RunId:
+    async def rewind(self, run: str, to: int, key: str | None = None) -> RunId:
         """Continue from an earlier save point; a finished run is forked there. Returns the run that continues."""
         ...
 
@@ -228,9 +222,17 @@ class RunVerbs(Protocol):
         """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`)."""
         ...
 
+    @needs("admin", "POST gc", seconds=SLOW_SECONDS)
+    async def gc(self, dry_run: bool = False) -> tuple[Removal, ...]:
+        """Remove what is older than the settings keep; with `dry_run`, only say what that would be."""
+        ...
+
     @needs("viewer", "GET runs/{run}/diff", seconds=SLOW_SECONDS)
-    async def diff(self, run: str, attempt: int | None = None) -> str:
-        """Raises `UserError` (`no_such_attempt`, `run_removed`)."""
+    async def diff(self, run: str, attempt: int | None = None, at: int | None = None) -> str:
+        """The change of the run, of one of its attempts, or at one of its save points.
+
+        Raises `UserError` (`no_such_attempt`, `no_save_point`, `run_removed`).
+        """
         ...
 
     @needs("viewer", "GET runs/{run}/why", seconds=SLOW_SECONDS)
@@ -268,12 +270,15 @@ class RunVerbs(Protocol):
         ...
 
     @needs("operator", "POST verify")
-    async def verify(self, repo: str, ref: str, report: Report = no_report) -> Verified:
+    async def verify(
+        self, repo: str, ref: str, report: Report = no_report, claim: Claim | None = None
+    ) -> Verified:
         """Run the proof of a change again from nothing, by the trailers of its commits at `ref` of `repo`.
 
-        An empty `repo` means that `ref` is a run of this server.
+        An empty `repo` means that `ref` is a run of this server, or the address of a pull request. `claim` is that of a
+        proof file, and stands in place of `ref`.
 
-        Raises `UserError` (`no_claim`, `no_repository`, `unknown_ref`), `OutsideError`.
+        Raises `UserError` (`no_claim`, `bad_proof`, `no_forge`, `no_repository`, `unknown_ref`), `OutsideError`.
         """
         ...
 
@@ -282,6 +287,14 @@ class RunVerbs(Protocol):
         """Whether the settings' token can open pull requests for a repository.
 
         Raises `UserError` (`no_forge`), `OutsideError`.
+        """
+        ...
+
+    @needs("operator", "GET forge/repositories", seconds=SLOW_SECONDS)
+    async def repositories(self, pattern: str) -> tuple[str, ...]:
+        """The addresses of repositories at a forge of the settings, by `host/owner/pattern`.
+
+        Raises `UserError` (`bad_query`, `no_forge`), `OutsideError`.
         """
         ...
 
@@ -347,7 +360,7 @@ class AuditVerbs(Protocol):
 
 
 class TokenVerbs(Protocol):
-    """Named tokens for the server."""
+    """Named tokens for the server, and logins of browsers that come from tokens."""
 
     @needs("admin", "POST tokens")
     async def add(self, name: str, role: Role = "viewer") -> MadeToken:
@@ -360,6 +373,27 @@ class TokenVerbs(Protocol):
     @needs("admin", "DELETE tokens/{name}")
     async def remove(self, name: str) -> None:
         """Raises `UserError` (`no_such_token`)."""
+        ...
+
+    @needs("viewer", "GET me")
+    async def me(self) -> Me: ...
+
+    @needs("viewer", "POST logins")
+    async def offer_login(self) -> OneTimeLogin:
+        """The secret of an address that logs a browser in as the caller, once and within a minute.
+
+        Raises `UserError` (`denied`) without a token, `HostError` (`no_server`).
+        """
+        ...
+
+    @needs("viewer", "GET logins")
+    async def logins(self) -> tuple[LoginInfo, ...]:
+        """The caller's own logins; of an admin those of everyone."""
+        ...
+
+    @needs("viewer", "DELETE logins/{login}")
+    async def end_login(self, login: str) -> None:
+        """End one of the caller's logins; admins end anyone's. Raises `UserError` (`no_such_login`)."""
         ...
 
 
@@ -616,6 +650,26 @@ class EnvironmentVerbs(Protocol):
         ...
 
 
+class TriggerVerbs(Protocol):
+    """What starts runs from outside. The settings declare it; unknown names raise `UserError` (`no_such_trigger`)."""
+
+    @needs("viewer", "GET triggers")
+    async def list(self) -> tuple[TriggerInfo, ...]: ...
+
+    @needs("viewer", "GET triggers/{name}")
+    async def get(self, name: str) -> TriggerInfo: ...
+
+    @needs("operator", "POST triggers/{name}/run")
+    async def run(self, name: str, repo: str | None = None, fields: dict[str, str] | None = None) -> Admitted:
+        """Start its run now, with these values in its prompt. Raises `UserError` (`bad_run`), and as `submit`."""
+        ...
+
+    @needs("admin", "POST triggers/{name}/pause")
+    async def pause(self, name: str, *, paused: bool = True) -> TriggerInfo:
+        """Start no more runs, or, if not `paused`, start them again; what was asked meanwhile is lost."""
+        ...
+
+
 class Verbs(Protocol):
     """Everything one caller can do."""
 
@@ -625,6 +679,8 @@ class Verbs(Protocol):
     def audit(self) -> AuditVerbs: ...
     @property
     def tokens(self) -> TokenVerbs: ...
+    @property
+    def webhooks(self) -> WebhookVerbs: ...
     @property
     def templates(self) -> TemplateVerbs: ...
     @property
@@ -639,3 +695,5 @@ class Verbs(Protocol):
     def policy(self) -> PolicyVerbs: ...
     @property
     def environments(self) -> EnvironmentVerbs: ...
+    @property
+    def triggers(self) -> TriggerVerbs: ...

@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cloister.app.tokens import Caller
-from cloister.app.verbs.api import role_of
+from cloister.app.verbs.declare import role_of
 from cloister.core.errors import HostError
+from cloister.core.system import in_thread
 from cloister.log.sqlite.reader import AuditReader, LogReader
 from cloister.sandbox.liveness import Owners
-from cloister.system import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cloister.app.settings import Settings
     from cloister.app.verbs import api
+    from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.app.wiring import App
     from cloister.core.events import Delta, Event, FromOutside
     from cloister.core.ids import RunId
@@ -48,12 +49,14 @@ class Log(Protocol):
         self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
     ) -> tuple[RunRow, ...]: ...
     async def counts(self) -> tuple[RunCount, ...]: ...
-    async def row(self, run: RunId) -> RunRow: ...
+    async def row(self, run: RunId, *, told: bool = True) -> RunRow: ...
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
     def follow(
         self, run: RunId, after: int = 0, *, deltas: bool = True
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]: ...
     async def append_outside(self, run: RunId, body: FromOutside) -> Event: ...
+    async def sent(self, run: RunId, who: str, key: str) -> Event | None: ...
+    async def keyed(self, key: str) -> RunId | None: ...
     async def note(self, kind: str, who: str, detail: Detail | str) -> None: ...
     async def totals(self, read: Callable[[Totals], T]) -> T | None: ...
     async def audit(
@@ -83,11 +86,17 @@ class FileLog:
     async def counts(self) -> tuple[RunCount, ...]:
         return await self._read(lambda log: log.counts())
 
-    async def row(self, run: RunId) -> RunRow:
-        return await self._read(lambda log: log.row(run))
+    async def row(self, run: RunId, *, told: bool = True) -> RunRow:
+        return await self._read(lambda log: log.row(run, told=told))
 
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         return await self._read(lambda log: log.events(run, after, limit))
+
+    async def sent(self, run: RunId, who: str, key: str) -> Event | None:
+        return await self._read(lambda log: log.sent(run, who, key))
+
+    async def keyed(self, key: str) -> RunId | None:
+        return await self._read(lambda log: log.keyed(key))
 
     async def totals(self, read: Callable[[Totals], T]) -> T | None:
         return await self._read(lambda log: log.totals(read))
@@ -116,7 +125,7 @@ class FileLog:
         self, run: RunId, after: int = 0, *, deltas: bool = True
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
         """Events only, found by polling. Raises `HostError` (`not_driven`) while iterating."""
-        await self.row(run)
+        await self.row(run, told=False)
         async with aclosing(self._items(run, after)) as items:
             yield items
 
@@ -264,6 +273,10 @@ class LocalVerbs:
         return self._group("admin", "LocalTokens")
 
     @property
+    def webhooks(self) -> WebhookVerbs:
+        return self._group("webhooks", "LocalWebhooks")
+
+    @property
     def templates(self) -> api.TemplateVerbs:
         return self._group("sandboxes", "LocalTemplates")
 
@@ -290,6 +303,10 @@ class LocalVerbs:
     @property
     def environments(self) -> api.EnvironmentVerbs:
         return self._group("sandboxes", "LocalEnvironments")
+
+    @property
+    def triggers(self) -> api.TriggerVerbs:
+        return self._group("triggers", "LocalTriggers")
 
     def _group(self, module: str, name: str) -> Any:
         found = import_module(f"cloister.app.verbs.local_{module}")

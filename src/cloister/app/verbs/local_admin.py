@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
-from cloister.app.tokens import Tokens
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs, no_report
+from cloister.app.logins import ONCE_SECONDS, Login, Logins
+from cloister.app.tokens import RANK, Tokens
+from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs
+from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked, read_audit
-from cloister.app.verbs.records import LocalModel, MadeToken, TokenInfo
-from cloister.core.errors import UserError
+from cloister.app.verbs.records import LocalModel, LoginInfo, MadeToken, Me, OneTimeLogin, TokenInfo
+from cloister.core.errors import HostError, UserError
 from cloister.core.text import bounded
 
 REASON_CHARS = 400
@@ -129,6 +131,37 @@ class LocalTokens(Group):
     async def remove(self, name: str) -> None:
         await to_thread.run_sync(self._tokens.remove, name)
         await self._note("TokenRemoved", name=name)
+
+    async def me(self) -> Me:
+        return Me(self.caller.name, self.caller.role, self.caller.login or None)
+
+    async def offer_login(self) -> OneTimeLogin:
+        if self._parts.app is None:
+            raise HostError(
+                "no_server", "A browser needs a server: start it with `cloister serve --background`."
+            )
+        secret = await to_thread.run_sync(self._logins.offer, self.caller)
+        await self._note("LoginOffered", role=self.caller.role)
+        return OneTimeLogin(secret, ONCE_SECONDS)
+
+    async def logins(self) -> tuple[LoginInfo, ...]:
+        found = await to_thread.run_sync(self._visible)
+        return tuple(LoginInfo(one.id, one.name, one.role, one.since, one.until) for one in found)
+
+    async def end_login(self, login: str) -> None:
+        found = await to_thread.run_sync(self._visible)
+        if all(one.id != login for one in found):
+            raise UserError("no_such_login", f"There is no login {login[:60]!r} of yours.")
+        await to_thread.run_sync(self._logins.end, login)
+        await self._note("LoginEnded", login=login)
+
+    @property
+    def _logins(self) -> Logins:
+        return Logins(self._settings.data_dir)
+
+    def _visible(self) -> list[Login]:
+        every = RANK[self.caller.role] >= RANK["admin"]
+        return [one for one in self._logins.all() if every or one.name == self.caller.name]
 
 
 @checked(ModelVerbs)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from cloister.agent.shell.parse import read_commands
 from cloister.app.config import rule_files
 from cloister.app.verbs.api import PolicyVerbs
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Explained, PolicyVerdict, RuleContext
 from cloister.core.errors import UserError
+from cloister.core.system import NeedsLoop, in_thread, looped
 from cloister.core.text import one_line
 from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy
 from cloister.policy.layers import BUILT_IN, set_names
 from cloister.policy.pattern import COMMAND_TOOLS
-from cloister.system import NeedsLoop, in_thread, looped
+from cloister.policy.shell.parse import read_commands
 
 if TYPE_CHECKING:
     from cloister.egress.packages import Meaning, SetFinder

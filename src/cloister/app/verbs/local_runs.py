@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import structs
 
 from cloister.app.tokens import RANK
-from cloister.app.verbs.api import RunVerbs, no_report
+from cloister.app.verbs.api import RunVerbs
+from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Admitted, ChangePack, RunWish
 from cloister.core import limits
@@ -23,33 +24,42 @@ from cloister.core.events import (
     AskRaised,
     InterruptRequested,
     ModelChosen,
+    PauseRequested,
     PromptReceived,
+    QuestionAnswered,
+    QuestionAsked,
+    ResumeRequested,
     RewindRequested,
+    RunContinued,
     RunFinished,
     StopRequested,
 )
-from cloister.core.log import request_of
+from cloister.core.events.run import pause_reason
+from cloister.core.log import Index, request_of
 from cloister.core.requests import check_new_run
 from cloister.core.text import one_line
 from cloister.log.api import RunFilter
 from cloister.sandbox.store.api import shortage
 
+KEY_CHARS = 100
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 
+    from cloister.app.overview import OverviewItem
     from cloister.app.verbs.records import ForgeCheck
     from cloister.core.diagnosis import Diagnosis
-    from cloister.core.events import ChangeDelivered, Delta, Event
+    from cloister.core.events import ChangeDelivered, Delta, Event, FromOutside
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, State
     from cloister.log.api import RunCount, RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
-    from cloister.runs.attempts.verify import Verified
+    from cloister.runs.attempts.verify import Claim, Verified
     from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
-    from cloister.runs.delivery import Removed
+    from cloister.runs.delivery import Removal, Removed
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
     from cloister.sandbox.api import Report
@@ -75,9 +85,12 @@ class LocalRuns(Group):
             from cloister.runs.delivery import targets
 
             await targets(app.workshop.forges, new)
-        run, made = await app.backbone.admit(new, self.caller.name)
-        if made:
-            app.supervisor.drive(run)
+        async with AsyncExitStack() as origin:
+            if new.forked_from is not None:
+                await origin.enter_async_context(self._parts.repositories.working(new.forked_from.run))
+                await self._parts.repositories.open(new.forked_from.run)
+            run, made = await app.backbone.admit(new, self.caller.name)
+        app.supervisor.drive(run)  # also a known one that an earlier process left unfinished
         return Admitted(run, made)
 
     async def list(
@@ -96,8 +109,8 @@ class LocalRuns(Group):
     async def counts(self) -> tuple[RunCount, ...]:
         return await self._log.counts()
 
-    async def row(self, run: str) -> RunRow:
-        return self._with_pause(await self._log.row(await self._log.resolve(run)))
+    async def row(self, run: str, *, told: bool = True) -> RunRow:
+        return self._with_pause(await self._log.row(await self._log.resolve(run), told=told))
 
     async def view(self, run: str) -> RunView:
         from cloister.runs.view import fold
@@ -110,21 +123,31 @@ class LocalRuns(Group):
         if run.state not in ("queued", "running"):
             return run
         if app is not None:
-            short = app.supervisor.shortage
-            why = app.supervisor.waits_for(run.id) or (short and run.state == "queued" and short.why)
+            why = app.supervisor.why_waiting(run.id, run.state)
         elif short := shortage(self._settings.data_dir):
             why = short.why if short.full or run.state == "queued" else None
         return structs.replace(run, state="paused", reason=why) if why else run
 
     async def events(
-        self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None
+        self,
+        run: str,
+        after: int = 0,
+        limit: int | None = None,
+        attempt: int | None = None,
+        before: int | None = None,
     ) -> tuple[Event, ...]:
         if attempt is None:
-            return await self._read(await self._log.resolve(run), after, limit)
+            found = await self._log.resolve(run)
+            if before is not None:  # numbers have no gaps
+                last = min(before - 1, (await self._log.row(found, told=False)).last_seq)
+                after = after if limit is None else max(after, last - limit)
+                limit = max(0, last - after)
+            return await self._read(found, after, limit)
         from cloister.runs.attempts.work import attempt_log
 
-        found = attempt_log(await self._events(run), attempt)
-        return tuple(event for event in found if event.seq > after)[:limit]
+        of_attempt = attempt_log(await self._events(run), attempt)
+        wanted = [event for event in of_attempt if event.seq > after and (not before or event.seq < before)]
+        return tuple(wanted[-limit:] if before and limit else wanted[:limit])
 
     @asynccontextmanager
     async def _follow(
@@ -139,32 +162,101 @@ class LocalRuns(Group):
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
         return self._follow(run, after, deltas)
 
-    async def say(self, run: str, text: str, origin: Origin = "user") -> Event:
-        if not text.strip():
-            raise UserError("empty_message", "The message is empty.")
-        if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
-            raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
-        row = await self.row(run)
-        if finished := row.state == "finished":
-            await self._parts.repositories.open(row.id)
-        event = await self._log.append_outside(row.id, PromptReceived(text, self.caller.name, origin))
+    def overview(
+        self, after: int | None = None, last: int = 200
+    ) -> AbstractAsyncContextManager[AsyncIterator[OverviewItem]]:
+        if self._parts.app is None:
+            raise HostError("no_server", "Start a server to watch all runs: `cloister serve --background`.")
+        return self._parts.app.overview.follow(after, last)
+
+    async def _sent(self, run: RunId, key: str | None) -> Event | None:
+        """The event of the caller's message with this key, if it came before. Raises `UserError` (`bad_key`)."""
+        if key is None:
+            return None
+        if not 1 <= len(key) <= KEY_CHARS or not key.isascii() or not key.isprintable():
+            raise UserError(
+                "bad_key", f"The id of a message has 1 to {KEY_CHARS} printable ASCII characters."
+            )
+        return await self._log.sent(run, self.caller.name, key)
+
+    async def _steer(self, run: str, key: str | None, body: Callable[[str, str], FromOutside]) -> Event:
+        """Append what `body` makes of the caller's name and key, once."""
+        found = await self._log.resolve(run)
+        await self._sent(found, key)
+        return await self._log.append_outside(found, body(self.caller.name, key or ""))
+
+    async def say(self, run: str, text: str, origin: Origin = "user", key: str | None = None) -> Event:
+        _check_text(text)
+        return await self._tell(run, PromptReceived(text, self.caller.name, origin, key=key or ""))
+
+    async def _tell(self, run: str, body: PromptReceived) -> Event:
+        """Append a message; a finished run continues."""
+        row = await self.row(run, told=False)
+        fresh = await self._sent(row.id, body.key or None) is None
+        if finished := fresh and row.state == "finished":
+            event = await self._continue(row.id, body)
+        else:
+            event = await self._log.append_outside(row.id, body)
         if finished and self._parts.app is not None:
             self._parts.app.supervisor.drive(row.id)
         return event
 
-    async def stop(self, run: str) -> Event:
-        found = await self._log.resolve(run)
-        return await self._log.append_outside(found, StopRequested(self.caller.name))
+    async def _continue(self, run: RunId, body: PromptReceived) -> Event:
+        """Append a message to a finished run, whose files are not removed meanwhile."""
+        async with self._parts.repositories.working(run):
+            await self._parts.repositories.open(run)
+            return await self._log.append_outside(run, body)
 
-    async def interrupt(self, run: str) -> Event:
-        found = await self._log.resolve(run)
-        return await self._log.append_outside(found, InterruptRequested(self.caller.name))
+    async def rebase(self, run: str) -> Event:
+        from cloister.core.log import REBASE
+        from cloister.runs.attempts.rebase import check_moved, request_rebase
 
-    async def answer(self, run: str, ask: str | None, answer: Literal["allow", "deny"]) -> Event:
+        events = await self._events(run)
+        found = events[0].run
+        message = request_rebase(events, self.caller.name, "user", REBASE)
+        async with self._parts.machine() as app:
+            await check_moved(app.workshop.forges, events, await self._parts.repositories.open(found))
+        event = await self._continue(found, message)
+        if self._parts.app is not None:
+            self._parts.app.supervisor.drive(found)
+        return event
+
+    async def stop(self, run: str, key: str | None = None) -> Event:
+        return await self._steer(run, key, StopRequested)
+
+    async def pause(self, run: str, key: str | None = None) -> Event:
+        row = await self._log.row(await self._log.resolve(run), told=False)
+        if await self._sent(row.id, key) is None and (held := await self._held(row)):
+            raise UserError("run_paused", f"Run {row.id} is paused already. {pause_reason(held.who)}")
+        return await self._steer(row.id, key, PauseRequested)
+
+    async def resume(self, run: str, key: str | None = None) -> Event:
+        row = await self._log.row(await self._log.resolve(run), told=False)
+        done = await self._sent(row.id, key)
+        if done is None and row.state != "finished" and not await self._held(row):
+            raise UserError("run_not_paused", f"No person has paused run {row.id}.")
+        return await self._steer(row.id, key, ResumeRequested)
+
+    async def _held(self, row: RunRow) -> PauseRequested | None:
+        """The pause of a person that the run is in, also while it waits for disk."""
+        if row.state == "finished":
+            return None
+        last = Index(await self._events(row.id)).last(PauseRequested, ResumeRequested, RunContinued)
+        return last if isinstance(last, PauseRequested) else None
+
+    async def interrupt(self, run: str, key: str | None = None) -> Event:
+        return await self._steer(run, key, InterruptRequested)
+
+    async def answer(
+        self, run: str, ask: str | None, answer: Literal["allow", "deny"], key: str | None = None
+    ) -> Event:
         """Anyone who may answer may deny; an approval needs the role that the rule names."""
         from cloister.runs.view import fold
 
         events = await self._events(run)
+        if done := await self._sent(events[0].run, key):
+            body = AskAnswered(ask or _ask_of(done), answer, self.caller.name, self.caller.role, key or "")
+            return await self._log.append_outside(events[0].run, body)
         pending = {each.ask: each for each in fold(events, time.time()).asks}
         if ask is None:
             ask = _only_one(events[0].run, pending)
@@ -173,10 +265,28 @@ class LocalRuns(Group):
         approver = pending[ask].approver
         if answer == "allow" and RANK[self.caller.role] < RANK[approver]:
             raise UserError("denied", f"Only the role {approver} may allow this: {pending[ask].rule}.")
-        body = AskAnswered(ask, answer, self.caller.name, self.caller.role)
+        body = AskAnswered(ask, answer, self.caller.name, self.caller.role, key or "")
         return await self._log.append_outside(events[0].run, body)
 
-    async def use_model(self, run: str, model: str) -> Event:
+    async def reply(self, run: str, question: str | None, text: str, key: str | None = None) -> Event:
+        _check_text(text)
+        events = await self._events(run)
+        found, who = events[0].run, self.caller.name
+        if done := await self._sent(found, key):
+            if isinstance(done.body, QuestionAnswered | PromptReceived) and done.body.text.endswith(text):
+                return done
+            raise UserError("key_taken", "This id was used for another message to this run: use a new one.")
+        asked = _question(events, question)
+        if _in_time(events, asked, None):
+            body = QuestionAnswered(asked.question, text, who, key or "")
+            event = await self._log.append_outside(found, body)
+            if _in_time(await self._events(found), asked, event):
+                return event
+            key = None  # the deadline came just before it
+        said = f"Answer to your question {one_line(asked.text, 200)!r}: {text}"
+        return await self._tell(found, PromptReceived(said, who, ref=asked.question, key=key or ""))
+
+    async def use_model(self, run: str, model: str, key: str | None = None) -> Event:
         from cloister.app.config import usual_model
         from cloister.runs.run_rules import check_allowed, run_layer
 
@@ -184,39 +294,60 @@ class LocalRuns(Group):
         name, request = usual_model(self._settings, model), request_of(events)
         above = await self._rules_above(request.repo)
         check_allowed((*above, run_layer(request)), models=(name,))
-        return await self._log.append_outside(events[0].run, ModelChosen(name, self.caller.name))
+        return await self._steer(events[0].run, key, partial(ModelChosen, name))
 
-    async def fork(self, run: str, at: int | None = None, say: str | None = None) -> Admitted:
+    async def fork(
+        self, run: str, at: int | None = None, say: str | None = None, key: str | None = None
+    ) -> Admitted:
         from cloister.runs.attempts.tree import fork_request
 
-        return await self.submit(fork_request(await self._events(run), at, say))
+        events = await self._events(run)
+        whole = None
+        if key is not None:
+            await self._sent(events[0].run, key)
+            whole = f"{self.caller.name}/{events[0].run}/{key}"
+            if known := await self._log.keyed(whole):  # the same words may mean a later save point by now
+                return Admitted(known, False)
+        return await self.submit(structs.replace(fork_request(events, at, say), key=whole))
 
-    async def rewind(self, run: str, to: int) -> RunId:
+    async def rewind(self, run: str, to: int, key: str | None = None) -> RunId:
         from cloister.runs.attempts.tree import check_saved, rewindable
 
         events = await self._events(run)
+        if done := await self._sent(events[0].run, key):
+            to = done.body.to if isinstance(done.body, RewindRequested) else to
+            return (await self._steer(done.run, key, partial(RewindRequested, to))).run
         point = rewindable(events, to)
         if isinstance(events[-1].body, RunFinished):
-            return (await self.fork(events[0].run, point.seq)).id
+            return (await self.fork(events[0].run, point.seq, key=key)).id
         await check_saved(await self._parts.repositories.open(events[0].run), point)
-        await self._log.append_outside(events[0].run, RewindRequested(point.seq, self.caller.name))
-        return events[0].run
+        return (await self._steer(events[0].run, key, partial(RewindRequested, point.seq))).run
 
     async def remove(self, run: str) -> Removed:
 
         from cloister.runs.delivery import remove_files
 
         row, started = await self.row(run), time.time()
-        removed = await remove_files(self._parts.repositories, row.id, row.state, self.caller.name)
+
+        async def state() -> State:
+            return (await self._log.row(row.id, told=False)).state
+
+        removed = await remove_files(self._parts.repositories, row.id, state, self.caller.name)
         if removed.at >= started:  # else they were removed before
             await self._note("RunRemoved", run=row.id)
         return removed
 
-    async def diff(self, run: str, attempt: int | None = None) -> str:
+    async def gc(self, dry_run: bool = False) -> tuple[Removal, ...]:
+        from cloister.app.wiring import old_files
+
+        async with self._parts.machine() as app:
+            return await old_files(app.settings, app.backbone, app.host).collect(dry=dry_run)
+
+    async def diff(self, run: str, attempt: int | None = None, at: int | None = None) -> str:
         from cloister.runs.attempts.work import run_diff
 
         events = await self._events(run)
-        return await run_diff(self._parts.repositories, events[0].run, events, attempt)
+        return await run_diff(self._parts.repositories, events[0].run, events, attempt, at)
 
     async def why(self, run: str, path: str, line: int) -> LineOrigin:
         from cloister.runs.attempts.why import why
@@ -274,17 +405,27 @@ class LocalRuns(Group):
         )
         return done
 
-    async def verify(self, repo: str, ref: str, report: Report = no_report) -> Verified:
+    async def verify(
+        self, repo: str, ref: str, report: Report = no_report, claim: Claim | None = None
+    ) -> Verified:
+        from cloister.app.forges import pull_at
         from cloister.runs.attempts.verify import verify
         from cloister.runs.attempts.work import last_result
 
-        if not repo:
-            events = await self._events(ref)
+        page = "" if repo else ref
+        if "://" in page:
+            repo, problem = page, check_address(page)
+        elif not repo:
+            events, problem = await self._events(ref), None
             repo = str(await self._parts.repositories.open(events[0].run))
             ref = last_result(events)[1].commit
-        elif problem := check_address(repo):
+        else:
+            problem = check_address(repo)
+        if problem:
             raise UserError("bad_run", problem)
         async with self._parts.machine() as app:
+            if "://" in page:
+                repo, ref = await pull_at(app.workshop.forges, page)
 
             async def set_up(request: NewRun, said: Report) -> tuple[Diagnosis, ...]:
                 made, found = await app.set_up(request, said, "")
@@ -292,7 +433,7 @@ class LocalRuns(Group):
                     raise HostError("no_environment", f"The environment cannot be set up: {made.problem}")
                 return found
 
-            found = await verify(app.workshop, set_up, repo, ref, report)
+            found = await verify(app.workshop, set_up, repo, claim or ref, report)
         await self._note("Verified", run=found.run, commit=found.commit, holds=found.holds)
         return found
 
@@ -301,6 +442,12 @@ class LocalRuns(Group):
 
         async with self._parts.machine() as app:
             return await check_forge(app.workshop.forges, repo)
+
+    async def repositories(self, pattern: str) -> tuple[str, ...]:
+        from cloister.app.forges import find_repositories
+
+        async with self._parts.machine() as app:
+            return await find_repositories(app.workshop.forges, pattern)
 
     async def receipt(self, run: str) -> Receipt:
         from cloister.runs.receipt import receipt
@@ -348,6 +495,7 @@ class LocalRuns(Group):
         from cloister.agent.attempt import choose_harness
         from cloister.app.config import calls_models, harness_for, job_of, model_access
         from cloister.core.attempts import wishes
+        from cloister.forge.plain_git import check_base
         from cloister.model.roles import Job, check_roles, chosen
         from cloister.runs.attempts.tree import check_fork
         from cloister.runs.run_rules import check_allowed, check_role, run_layer
@@ -372,6 +520,56 @@ class LocalRuns(Group):
         if new.forked_from is not None:
             bare = await self._parts.repositories.open(new.forked_from.run)
             await check_fork(bare, await self._events(new.forked_from.run), new)
+        else:
+            await check_base(new.repo, new.ref)
+
+
+def _ask_of(event: Event) -> str:
+    return event.body.ask if isinstance(event.body, AskAnswered) else ""
+
+
+def _check_text(text: str) -> None:
+    if not text.strip():
+        raise UserError("empty_message", "The message is empty: say what the run should do.")
+    if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
+        raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
+
+
+def _question(events: Sequence[Event], name: str | None) -> QuestionAsked:
+    """The question of the model that a person answers: by its id, or the only one without an answer of a person."""
+    index, run = Index(events), events[0].run
+    answered = {body.question for body in index.of(QuestionAnswered) if body.who != "deadline"}
+    answered |= {body.ref for body in index.of(PromptReceived)}
+    asked = {body.question: body for body in index.of(QuestionAsked)}
+    left = [each for each in asked.values() if each.question not in answered]
+    if name is None:
+        now = time.time()
+        waiting = [each for each in left if each.deadline > now] or left
+        if not waiting:
+            raise UserError(
+                "no_such_question",
+                f"The model of run {run} asks nothing. Answer a rule's question with allow or deny.",
+            )
+        if len(waiting) > 1:
+            named = "; ".join(f"{each.question} ({one_line(each.text, 60)})" for each in waiting)
+            raise UserError("several_questions", f"Run {run} asks several questions, so name one: {named}.")
+        return waiting[0]
+    if name not in asked:
+        raise UserError("no_such_question", f"The model of run {run} never asked {name[:64]!r}.")
+    if name in answered:
+        raise UserError(
+            "question_answered", f"{name} is answered already: `cloister say` tells the run more."
+        )
+    return asked[name]
+
+
+def _in_time(events: Sequence[Event], asked: QuestionAsked, own: Event | None) -> bool:
+    """Whether no answer, nor the deadline, came before `own`, or before now."""
+    found = Index(events).events(QuestionAnswered)
+    first = next((event for event, body in found if body.question == asked.question), None)
+    if own is None:
+        return first is None and asked.deadline > time.time()
+    return first == own
 
 
 def _only_one(run: RunId, pending: dict[str, AskRaised]) -> str:

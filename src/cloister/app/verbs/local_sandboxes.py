@@ -12,14 +12,8 @@ import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.app.verbs.api import (
-    EnvironmentVerbs,
-    FileVerbs,
-    SandboxVerbs,
-    SnapshotVerbs,
-    TemplateVerbs,
-    no_report,
-)
+from cloister.app.verbs.api import EnvironmentVerbs, FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs
+from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import (
     BackgroundCommand,

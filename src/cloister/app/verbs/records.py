@@ -89,6 +89,29 @@ class EnvironmentInfo(msgspec.Struct, frozen=True):
     """Why set-up failed, and what would help."""
 
 
+TriggerKind = Literal["label", "mention", "hook", "schedule", "slack"]
+
+
+class TriggerInfo(msgspec.Struct, frozen=True):
+    """What starts runs from outside, and what it has started."""
+
+    name: str
+    on: TriggerKind
+    what: str
+    """The label, the name that is mentioned, the address of the webhook, or the schedule with its time zone."""
+    repos: tuple[str, ...]
+    paused: bool = False
+    waiting: int = 0
+    """Requests that have not started a run yet."""
+    running: int = 0
+    """Runs that it started and that are not finished."""
+    last_run: RunId | None = None
+    last_at: float | None = None
+    """When it started its last run, in Unix seconds."""
+    next_at: float | None = None
+    """When its schedule is due next; None for other kinds, and while it is paused."""
+
+
 class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for a sandbox."""
 
@@ -227,6 +250,33 @@ class MadeToken(msgspec.Struct, frozen=True):
     name: str
     role: Role
     token: str
+
+
+class OneTimeLogin(msgspec.Struct, frozen=True):
+    """The secret of an address that logs one browser in, once."""
+
+    secret: str
+    seconds: float
+    """How long it is valid."""
+
+
+class LoginInfo(msgspec.Struct, frozen=True):
+    """A browser that is logged in."""
+
+    id: str
+    name: str
+    role: Role
+    since: float
+    until: float
+
+
+class Me(msgspec.Struct, frozen=True):
+    """Who calls."""
+
+    name: str
+    role: Role
+    login: str | None
+    """The id of the browser's login; None for a token."""
 
 
 class LocalModel(msgspec.Struct, frozen=True):

@@ -27,6 +27,12 @@ _ACCEPTED: dict[Accepted, tuple[Outcome, ...]] = {
     "unproven": ("unbroken", "unproven"),
 }
 
+
+def accepted(outcome: str | None, accept: Accepted) -> bool:
+    """True if an outcome counts as success."""
+    return outcome in ("proven", "green", *_ACCEPTED[accept])
+
+
 Source = Callable[[], Awaitable[None]]
 """Feeds a watch with everything a run emits until the run finishes."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from cloister.core.errors import CloisterError, HostError
-from cloister.system.locks import is_locked
+from cloister.core.system.locks import is_locked
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -25,6 +25,8 @@ class LocalServer(NamedTuple):
     since: float
     """Unix seconds."""
     token_path: Path
+    public: str | None = None
+    """Where it listens for others, if that is another address."""
 
     def token(self) -> str:
         try:
@@ -65,7 +67,10 @@ def living(data_dir: Path) -> LocalServer | None:
         raise HostError("no_access", f"{path} is not readable: check its permissions.") from None
     match found:
         case {"pid": int(pid), "port": int(port), "url": str(url)} if pid == _holder(data_dir):
-            return LocalServer(pid, port, url, since, data_dir / "token")
+            public = cast("dict[str, object]", found).get("public")
+            return LocalServer(
+                pid, port, url, since, data_dir / "token", public if isinstance(public, str) else None
+            )
         case _:
             return None
 
@@ -92,9 +97,21 @@ def ensure(settings: "Settings", port: int | None = None) -> tuple[LocalServer, 
         from cloister.cli._spawn import start_server
 
         config = settings.config_path if settings.config_path.exists() else None
-        ended = start_server(settings.data_dir, port, config)
+        ended = start_server(settings.data_dir, _place(settings, port), config)
     print("Starting a server in the background …", file=sys.stderr)
     return _until_ready(settings.data_dir, ended, offset), started
+
+
+def _place(settings: "Settings", port: int | None) -> list[str]:
+    """The options of the same place to listen on."""
+    file, near = settings.file, settings.config_path.parent.absolute()
+    given = {
+        "--port": None if port is None else str(port),
+        "--listen": file.listen,
+        "--tls-cert": file.tls_cert and str(near / file.tls_cert),
+        "--tls-key": file.tls_key and str(near / file.tls_key),
+    }
+    return [word for name, value in given.items() if value is not None for word in (name, value)]
 
 
 def _until_ready(data_dir: Path, ended: Callable[[], bool] | None, offset: int) -> LocalServer:

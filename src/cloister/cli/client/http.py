@@ -9,7 +9,9 @@ tenth of a full client library.
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -19,12 +21,14 @@ import h11
 import msgspec
 from anyio.abc import ByteStream
 
-from cloister.app.verbs.api import BUILD_SECONDS, QUICK_SECONDS, Route, route_of
+from cloister.app.verbs.declare import BUILD_SECONDS, QUICK_SECONDS, Route, route_of
 from cloister.core.computer import Sink
 from cloister.core.errors import Bug, CloisterError, HostError, OutsideError, SandboxLost, UserError
 from cloister.core.text import bounded, one_line
 
 if TYPE_CHECKING:
+    from ssl import SSLContext
+
     from websockets.asyncio.client import ClientConnection
 
 T = TypeVar("T")
@@ -50,7 +54,9 @@ _LISTS = {
     "snapshots": ("snapshot", "snapshot ls"),
     "templates": ("template", "template ls"),
     "tokens": ("token", "token list"),
+    "logins": ("login", "token logins"),
     "models": ("model", "model list"),
+    "webhooks": ("webhook", "webhook ls"),
 }
 """Collection → the kind of its members and the command that lists them."""
 
@@ -80,6 +86,8 @@ class Server(NamedTuple):
 
     url: str
     token: str
+    ca: Path | None = None
+    """Certificates that vouch for the server's; None takes those of this machine."""
 
     def path(self, path: str) -> str:
         return urlsplit(self.url).path.rstrip("/") + path
@@ -132,22 +140,41 @@ class Transport:
         return cls(find)
 
     async def exchange(
-        self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        seconds: float = QUICK_SECONDS,
+        key: str | None = None,
     ) -> tuple[int, bytes]:
         """Return status and body of the reply. Raises the server's refusal, or `HostError`."""
-        async with self._answered(method, path, body, seconds) as (status, pieces):
+        async with self._answered(method, path, body, seconds, key) as (status, pieces):
             return status, await _whole(pieces, REPLY_BYTES, seconds)
 
-    async def ask(self, method: str, path: str, body: object = None, seconds: float = QUICK_SECONDS) -> bytes:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        seconds: float = QUICK_SECONDS,
+        key: str | None = None,
+    ) -> bytes:
         """Return the body of the reply. Raises as `exchange`."""
-        return (await self.exchange(method, path, body, seconds))[1]
+        return (await self.exchange(method, path, body, seconds, key))[1]
 
     @asynccontextmanager
     async def _answered(
-        self, method: str, path: str, body: object = None, seconds: float = STREAM_SECONDS
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        seconds: float = STREAM_SECONDS,
+        key: str | None = None,
     ) -> AsyncGenerator[tuple[int, AsyncIterator[bytes]]]:
         data = b"" if body is None else msgspec.json.encode(body)
         headers = [("Content-Type", "application/json")] if body is not None else []
+        if key is not None:
+            headers.append(("Idempotency-Key", key))
         async with _connected(await self.find(), seconds) as exchange:
             await exchange.request(method, path, [*headers, ("Content-Length", str(len(data)))])
             await exchange.send(h11.Data(data=data))
@@ -210,6 +237,7 @@ class Transport:
         server = await self.find()
         connection = Direct(
             "ws" + server.url.removeprefix("http") + path,
+            ssl=trusting(server.ca) if server.url.startswith("https") else None,
             additional_headers={"Authorization": f"Bearer {server.token}"},
             max_size=MESSAGE_BYTES,
             open_timeout=CONNECT_SECONDS,
@@ -221,8 +249,8 @@ class Transport:
             socket = await connection
         except InvalidStatus as error:
             raise failure(error.response.status_code, bytes(error.response.body or b"")) from None
-        except (OSError, WebSocketException, TimeoutError):
-            raise _gone(server) from None
+        except (OSError, WebSocketException, TimeoutError) as error:
+            raise _gone(server, error) from None
         try:
             yield socket
         finally:
@@ -259,7 +287,7 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
         given = {name: value for name, value in bound.arguments.items() if name != "self"}
         path = [str(given.pop(part[1:-1])) if part.startswith("{") else part for part in parts]
         report = given.pop("report", None)
-        http, kind = self.http, str(about.return_annotation)
+        http, kind, key = self.http, str(about.return_annotation), None
         if route.method in ("GET", "DELETE"):
             query = {
                 name: str(value).lower() if isinstance(value, bool) else value
@@ -267,13 +295,14 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
             }
             where, body = address(root, *path, **query), None
         else:
+            key = cast("str | None", given.pop("key", None))
             names = dict(route.names)
             whole = {names.get(name, name): value for name, value in given.items()}
             where, body = address(root, *path), whole.get(route.body) if route.body else whole or None
         if report is not None:
             added = {**cast("dict[str, object]", body or {}), "progress": True}
             return await http.progress(_record(kind), where, added, cast("Report", report))
-        reply = await http.ask(route.method, where, body, route.seconds)
+        reply = await http.ask(route.method, where, body, route.seconds, key)
         if route.member is not None:
             found = decoded(dict[str, object], reply).get(route.member)
             if not isinstance(found, int if kind == "int" else str):
@@ -290,7 +319,8 @@ _RECORDS = {
     name: module
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
-        "MadeToken PolicyVerdict TokenInfo",
+        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict TokenInfo",
+        "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.computer": "Entry",
         "cloister.core.events": "ChangeDelivered Event",
         "cloister.egress.packages": "Meaning",
@@ -304,7 +334,7 @@ _RECORDS = {
         "cloister.runs.attempts.verify": "Verified",
         "cloister.runs.attempts.why": "LineOrigin",
         "cloister.runs.budget": "BudgetReport",
-        "cloister.runs.delivery": "Removed",
+        "cloister.runs.delivery": "Removal Removed",
         "cloister.runs.receipt": "Receipt",
         "cloister.runs.view": "RunView",
         "cloister.sandbox.api": "SandboxInfo SnapshotInfo",
@@ -380,8 +410,8 @@ async def _connected(server: Server, seconds: float = STREAM_SECONDS) -> AsyncGe
     try:
         with anyio.fail_after(CONNECT_SECONDS):
             stream = await _connect(server)
-    except (OSError, TimeoutError):
-        raise _gone(server) from None
+    except (OSError, TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream) as error:
+        raise _gone(server, error) from None
     exchange = _Exchange(stream, server, seconds)
     try:
         async with stream:
@@ -420,8 +450,25 @@ async def _connect(server: Server) -> ByteStream:
     parts = urlsplit(server.url)
     host = parts.hostname or ""
     if parts.scheme == "https":
-        return await anyio.connect_tcp(host, parts.port or 443, tls=True, tls_standard_compatible=False)
+        context = trusting(server.ca)
+        return await anyio.connect_tcp(
+            host, parts.port or 443, ssl_context=context, tls_standard_compatible=False
+        )
     return await anyio.connect_tcp(host, parts.port or 80)
+
+
+@cache
+def trusting(ca: Path | None) -> "SSLContext":
+    """How to check a server's certificate. Raises `UserError` (`bad_ca`)."""
+    import ssl
+
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as error:
+        raise UserError(
+            "bad_ca",
+            f"{ca} cannot be read as certificates in PEM ({error.strerror or 'not PEM'}): see CLOISTER_CA and `ca`.",
+        ) from None
 
 
 class _Upload:
@@ -495,7 +542,16 @@ def bad_reply(why: str) -> HostError:
     )
 
 
-def _gone(server: Server) -> HostError:
+def _gone(server: Server, error: Exception) -> HostError:
+    why = getattr(error, "verify_message", None)
+    if why is not None:
+        return HostError(
+            "bad_certificate",
+            f"The certificate of {server.url} is not trusted ({one_line(str(why), 200)}): name the certificate of the "
+            "authority that signed it in CLOISTER_CA, or the setting `ca`.",
+        )
+    if type(error).__name__ == "SSLError":
+        return HostError("server_gone", f"The server at {server.url} does not speak TLS: check the address.")
     return HostError("server_gone", f"The server at {server.url} cannot be reached.")
 
 

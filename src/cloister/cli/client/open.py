@@ -10,7 +10,7 @@ import typer
 from cloister.cli.client.discover import living
 from cloister.cli.options import root_option, settings_of
 from cloister.core.errors import Bug, HostError, UserError
-from cloister.system import NeedsLoop
+from cloister.core.system import NeedsLoop
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
@@ -112,11 +112,12 @@ def named_server(ctx: typer.Context) -> "Server | None":
         return None
     from cloister.cli.client.http import Server, check_url
 
+    address = check_url(url)
     file = root_option(ctx, "token_file")
     token = _read_token(Path(file)) if file else settings.token
     if not token or not token.isascii() or not token.isprintable():
         raise UserError("no_token", f"No token for {url}: give --token-file FILE, or set CLOISTER_TOKEN.")
-    return Server(check_url(url), token)
+    return Server(address, token, settings.ca)
 
 
 def _read_token(path: Path) -> str:

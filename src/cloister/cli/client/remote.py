@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
 import anyio
 import msgspec
 
 from cloister.app.verbs import api
-from cloister.app.verbs.api import SLOW_SECONDS
+from cloister.app.verbs.declare import SLOW_SECONDS
 from cloister.cli.client.http import Group, Transport, address, bad_reply, check_close, decoded, over_http
 from cloister.core.errors import HostError
 from cloister.core.events import Delta, Event
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
+    from cloister.app.overview import OverviewItem
+    from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
     from cloister.core.ids import RunId
     from cloister.sandbox.api import SnapshotInfo
@@ -32,12 +35,20 @@ class RemoteRuns(Group, api.RunVerbs):
     """`RunVerbs` over HTTP."""
 
     async def events(
-        self, run: str, after: int = 0, limit: int | None = None, attempt: int | None = None
+        self,
+        run: str,
+        after: int = 0,
+        limit: int | None = None,
+        attempt: int | None = None,
+        before: int | None = None,
     ) -> tuple[Event, ...]:
         found: tuple[Event, ...] = ()
+        if before is not None and limit is not None:
+            path = address("runs", run, "events", after=after, limit=limit, attempt=attempt, before=before)
+            return await self.http.get(tuple[Event, ...], path, SLOW_SECONDS)
         while limit is None or len(found) < limit:
             most = min(EVENTS_PAGE, EVENTS_PAGE if limit is None else limit - len(found))
-            path = address("runs", run, "events", after=after, limit=most, attempt=attempt)
+            path = address("runs", run, "events", after=after, limit=most, attempt=attempt, before=before)
             page = await self.http.get(tuple[Event, ...], path, SLOW_SECONDS)
             order = [after, *(event.seq for event in page)]
             if len(page) > most or order != sorted(set(order)):
@@ -81,6 +92,21 @@ class RemoteRuns(Group, api.RunVerbs):
                 )
             await anyio.sleep(_LOOK_SECONDS)
 
+    @asynccontextmanager
+    async def overview(
+        self, after: int | None = None, last: int = 200
+    ) -> AsyncGenerator[AsyncIterator[OverviewItem]]:
+        from cloister.app.overview import OverviewItem
+
+        query = urlencode({"last": last} if after is None else {"last": last, "after": after})
+
+        async def items(socket: ClientConnection) -> AsyncGenerator[OverviewItem]:
+            async for data in _received(socket):
+                yield decoded(OverviewItem, data)  # pyright: ignore[reportArgumentType] (a union of records)
+
+        async with self.http.dial(f"/v1/stream?{query}") as socket, aclosing(items(socket)) as found:
+            yield found
+
 
 class _Message(msgspec.Struct, frozen=True):
     event: Event | None = None
@@ -89,13 +115,18 @@ class _Message(msgspec.Struct, frozen=True):
 
 async def _messages(socket: ClientConnection) -> AsyncGenerator[Event | Delta]:
     """The items of one connection until it closes. Raises the server's refusal."""
+    async for data in _received(socket):
+        message = decoded(_Message, data)
+        if item := message.event or message.delta:
+            yield item
+
+
+async def _received(socket: ClientConnection) -> AsyncGenerator[str | bytes]:
     from websockets.exceptions import ConnectionClosed
 
     try:
         while True:
-            message = decoded(_Message, await socket.recv())
-            if item := message.event or message.delta:
-                yield item
+            yield await socket.recv()
     except ConnectionClosed:
         check_close(socket)
 
@@ -122,7 +153,14 @@ class RemoteVerbs:
         self.snapshots = over_http(RemoteSnapshots, transport)
         self.models = over_http(api.ModelVerbs, transport)
         self.policy = over_http(api.PolicyVerbs, transport)
+        self.triggers = over_http(api.TriggerVerbs, transport)
         self.environments = over_http(api.EnvironmentVerbs, transport)
+
+    @property
+    def webhooks(self) -> WebhookVerbs:
+        from cloister.app.verbs.webhooks import WebhookVerbs
+
+        return over_http(WebhookVerbs, self.http)
 
     @property
     def sandboxes(self) -> RemoteSandboxes:

@@ -11,7 +11,7 @@ from anyio.abc import ByteStream
 from websockets.exceptions import ConnectionClosed
 
 from cloister.app.verbs import api
-from cloister.app.verbs.api import BUILD_SECONDS, END_SECONDS, no_report
+from cloister.app.verbs.declare import BUILD_SECONDS, END_SECONDS, no_report
 from cloister.app.verbs.records import Executed
 from cloister.app.workbench.commands import Skipped
 from cloister.cli.client.http import Group, address, check_close, decoded

@@ -1,4 +1,4 @@
-"""`cloister tree`, `fork` and `rewind`: the attempts of a run, and other ways to continue it."""
+"""`cloister tree`, `fork`, `rewind` and `rebase`: the attempts of a run, and other ways to continue it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
@@ -68,6 +68,12 @@ def rewind(
         put_json(event)
     else:
         put(f"{event.run} continues from event {to}. Watch it: cloister watch {event.run}")
+
+
+def rebase(ctx: typer.Context, run: RunName) -> None:
+    """Replay the change of a finished run on the newest commit of its base, and prove it again there."""
+    event = perform(ctx, lambda verbs: verbs.runs.rebase(run), serve=True)
+    put(f"{event.run} is replayed on its base. Watch it: cloister watch {event.run}")
 
 
 def tree(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:

@@ -1,19 +1,21 @@
 """`cloister env` and `cloister init`: what a repository needs, and the file that says so."""
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cloister.cli.client.open import check_shared_path, perform
 from cloister.cli.options import AsJson, put, put_json
+from cloister.core.errors import UserError
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.app.verbs.records import EnvironmentInfo
     from cloister.environment.api import Plan
-    from cloister.runs.attempts.verify import Verified
+    from cloister.runs.attempts.verify import Claim, Verified
 
 app = typer.Typer(
     help="What a repository needs to run its checks: show, build, check.",
@@ -151,9 +153,15 @@ def _plan(ctx: typer.Context, repo: str) -> "Plan":
 
 def verify(
     ctx: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="RUN|REF", help="A run, or a branch or commit of --repo.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE|URL|REF",
+            help="A run, a proof file (.json), the address of a pull request, or a branch or commit of --repo.",
+        ),
+    ],
     repo: Annotated[
-        str, typer.Option("--repo", help="The repository with the branch: a directory or an address.")
+        str, typer.Option("--repo", help="The repository with the change: a directory or an address.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
@@ -163,11 +171,12 @@ def verify(
     from cloister.cli.screen.screen import Progress
 
     log_to(sys.stderr)
-    found = repository(repo) if repo else ""
+    claim = _proof_file(what) if what.endswith(".json") else None
+    found = repository(repo) if repo or claim else ""
 
     async def work(verbs: "Verbs") -> "Verified":
         await check_shared_path(ctx, found)
-        return await verbs.runs.verify(found, what, Progress())
+        return await verbs.runs.verify(found, claim.commit if claim else what, Progress(), claim)
 
     made = perform(ctx, work)
     if as_json:
@@ -183,3 +192,13 @@ def verify(
             put(f"  check   {one_line(check, 200)}")
         put(f"  {one_line(made.statement, 400)}")
     raise typer.Exit(0 if made.holds else 1)
+
+
+def _proof_file(name: str) -> "Claim":
+    from cloister.runs.attempts.verify import PROOF_BYTES, claim_of
+
+    try:
+        with Path(name).open("rb") as file:
+            return claim_of(file.read(PROOF_BYTES + 1))
+    except OSError as error:
+        raise UserError("bad_proof", f"{one_line(name, 200)} cannot be read: {error.strerror}.") from None

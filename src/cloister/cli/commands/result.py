@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.options import RUN_HELP, After, AsJson, AttemptNumber, RunName, complete_run, put, put_json
+from cloister.cli.options import (
+    RUN_HELP,
+    After,
+    AsJson,
+    AttemptNumber,
+    RunName,
+    complete_run,
+    put,
+    put_json,
+    put_list,
+)
 from cloister.core.errors import HostError, UserError
 from cloister.core.text import harmless, one_line
 
@@ -19,6 +29,7 @@ if TYPE_CHECKING:
     from cloister.core.budget import Account
     from cloister.core.ids import RunId
     from cloister.runs.attempts.compare import Compared, Side
+    from cloister.runs.delivery import Removal
 
 
 def apply(
@@ -80,9 +91,16 @@ def _git(repo: Path, *args: str) -> str:
     return said.out
 
 
-def diff(ctx: typer.Context, run: RunName, attempt: AttemptNumber = None) -> None:
-    """Print the changes of a run, or of one attempt, as a unified diff."""
-    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt), quick=True)
+def diff(
+    ctx: typer.Context,
+    run: RunName,
+    attempt: AttemptNumber = None,
+    at: Annotated[
+        int | None, typer.Option("--at", min=0, metavar="EVENT", help="The changes at this save point.")
+    ] = None,
+) -> None:
+    """Print the changes of a run, of one attempt, or at a save point, as a unified diff."""
+    text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt, at), quick=True)
     if not text:
         put(f"{run} has changed nothing.", file=sys.stderr)
     elif sys.stdout.isatty():
@@ -201,7 +219,7 @@ def _cells(side: "Side") -> list[tuple[str, str]]:
 
 
 def _evidence(side: "Side") -> str:
-    from cloister.agent.ranking import lost
+    from cloister.runs.attempts.scores import lost
 
     seen = side.comparison
     if seen is None:
@@ -240,6 +258,22 @@ def rm(
         put(f"Removed the files of {found}. Its log stays: cloister log {found}")
     if not removed:
         put("No finished run with files is that old.")
+
+
+def gc(
+    ctx: typer.Context,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove what is older than the settings keep ([save_points], [retention]). A server does it once an hour."""
+
+    def line(one: "Removal") -> str:
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.since))
+        return f"{one.kind:<12} {one.id:<16} {since}  {one.about}"
+
+    found = perform(ctx, lambda verbs: verbs.runs.gc(dry_run))
+    head = f"{'WOULD REMOVE' if dry_run else 'REMOVED':<12} {'ID':<16} {'SINCE':<16}  ABOUT"
+    put_list(found, as_json, head, line, "Nothing is older than the settings keep.")
 
 
 def _age_seconds(text: str) -> float:

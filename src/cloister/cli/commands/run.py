@@ -13,6 +13,7 @@ from cloister.cli.options import (
     Accept,
     AllowTestChanges,
     AsJson,
+    AskTestChanges,
     MustPass,
     Plain,
     TierWish,
@@ -146,6 +147,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     check: Checks = None,
     must_pass: MustPass = None,
     allow_test_changes: AllowTestChanges = None,
+    ask_test_changes: AskTestChanges = None,
     model: ModelName = None,
     kind: Kind = None,
     harness: HarnessName = None,
@@ -171,6 +173,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
 ) -> None:
     """Start a run and watch it; exit 0 if its change is proven."""
     from cloister.cli.request import RunOptions
+    from cloister.cli.screen.terminal import is_terminal
 
     options = RunOptions(
         *(prompt, repo, ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
@@ -184,12 +187,86 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         rules=tuple(rule or ()),
         must_pass=tuple(must_pass or ()),
         allow_test_changes=tuple(allow_test_changes or ()),
+        ask_test_changes=ask_test_changes,
+        attended=not (detach or plain or as_json) and is_terminal(0) and is_terminal(1),
         harness=harness,
         seed=seed,
         setup=setup,
         pull_request=pr,
     )
     start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
+
+
+RepoNames = Annotated[
+    str,
+    typer.Option(
+        "--repos",
+        metavar="FILE|QUERY",
+        help="A file with one repository on each line ('-': stdin), or host/owner/pattern at a forge of the "
+        "settings, such as 'github.com/acme/service-*'.",
+        show_default=False,
+    ),
+]
+FleetName = Annotated[
+    str,
+    typer.Option(
+        "--name",
+        help="The same command goes on with the same runs; with another name it makes new ones.",
+        show_default=False,
+    ),
+]
+
+
+def fleet(  # noqa: PLR0913  (each parameter is an option of the command)
+    ctx: typer.Context,
+    prompt: MaybePrompt = "",
+    repos: RepoNames = "",
+    parallel: Annotated[
+        int, typer.Option("--parallel", metavar="N", min=1, max=64, help="Unfinished runs at a time.")
+    ] = 4,
+    name: FleetName = "",
+    file: RunFileName = None,
+    check: Checks = None,
+    model: ModelName = None,
+    kind: Kind = None,
+    n: Count = 1,
+    pr: PullRequest = None,
+    steps: Annotated[int | None, typer.Option("--steps", help="Budget of each: model replies.")] = None,
+    dollars: Annotated[float | None, typer.Option("--dollars", help="Budget of each: US dollars.")] = None,
+    rule: Rules = None,
+    accept: Accept = "proven",
+    as_json: AsJson = False,
+) -> None:
+    """Start the same task in many repositories and show their outcomes; exit 0 if every change is proven."""
+    import anyio
+
+    from cloister.cli.client.attend import accepted
+    from cloister.cli.fleet import Fleet, repositories, show
+    from cloister.cli.request import RunFile, RunOptions, new_run, read_run_file
+
+    if not repos:
+        raise UserError("bad_repos", "Name the repositories: --repos FILE, or --repos host/owner/pattern.")
+    options = RunOptions(
+        # Each repository takes the place of this address.
+        *(prompt, "https://localhost/each", None, tuple(check or ()), model, n, "auto"),
+        *(steps, None, None, ()),
+        kind=kind,
+        dollars=dollars,
+        rules=tuple(rule or ()),
+        pull_request=pr,
+    )
+    new = new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
+
+    async def main() -> bool:
+        async with open_verbs(ctx, drive=True) as verbs:
+            found = await repositories(verbs, repos)
+            await check_shared_path(ctx, *(one for one in found if one.startswith("/")))
+            made = Fleet(verbs, found)
+            await show(made, partial(made.run, new, name, parallel), as_json=as_json)
+            return all(accepted(one.outcome, accept) for one in made.results)
+
+    if not anyio.run(main):
+        raise typer.Exit(1)
 
 
 def _submission(

@@ -1,19 +1,21 @@
-"""`cloister serve`: the server of a data directory, in the foreground or in the background."""
+"""`cloister serve`: the server of a data directory; `cloister open`: its page in a browser."""
 
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cloister.cli.options import AsJson, local_only, put, put_json, settings_of
+from cloister.cli.options import RUN_HELP, AsJson, complete_run, local_only, put, put_json, settings_of
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
     from cloister.app.settings import Settings
+    from cloister.app.verbs.api import Verbs
 
 
-def serve(
+def serve(  # noqa: PLR0913  (each is one option)
     ctx: typer.Context,
     port: Annotated[
         int | None,
@@ -21,8 +23,26 @@ def serve(
             "--port",
             min=0,
             max=65535,
-            help="Port on loopback; 0 takes any free port. Default: the setting `port`.",
+            help="Port; 0 takes any free port. Default: the setting `port`.",
         ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            "--listen",
+            metavar="ADDRESS",
+            help="Listen on this address of the machine, e.g. 0.0.0.0 or [::1]:8443, instead of loopback; needs TLS or `proxies`.",
+        ),
+    ] = None,
+    cert: Annotated[
+        str | None,
+        typer.Option(
+            "--tls-cert", metavar="FILE", help="Serve https with this certificate and its chain (PEM)."
+        ),
+    ] = None,
+    key: Annotated[
+        str | None,
+        typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM, not encrypted)."),
     ] = None,
     background: Annotated[
         bool, typer.Option("--background", help="Start it detached and return when it is ready.")
@@ -33,11 +53,13 @@ def serve(
     stop: Annotated[bool, typer.Option("--stop", help="Stop the running server and wait for it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Serve HTTP and WebSocket on loopback and drive every run of this data directory."""
+    """Serve HTTP and WebSocket, on loopback unless told otherwise, and drive every run of this data directory."""
     local_only(ctx, "serve")
     if background + status + stop > 1:
         raise UserError("bad_options", "Give one of --background, --status and --stop.")
-    settings = settings_of(ctx)
+    files = [str(Path(one).expanduser().absolute()) if one else None for one in (cert, key)]
+    chosen = {"listen": listen, "tls_cert": files[0], "tls_key": files[1]}
+    settings = _with(settings_of(ctx), {name: value for name, value in chosen.items() if value is not None})
     if status:
         _status(settings, as_json)
     elif stop:
@@ -46,6 +68,12 @@ def serve(
         _background(settings, port)
     else:
         _foreground(settings, port)
+
+
+def _with(settings: "Settings", chosen: dict[str, str]) -> "Settings":
+    import msgspec
+
+    return msgspec.structs.replace(settings, file=msgspec.structs.replace(settings.file, **chosen))
 
 
 def _status(settings: "Settings", as_json: bool) -> None:
@@ -57,12 +85,15 @@ def _status(settings: "Settings", as_json: bool) -> None:
         known = (
             {"pid": found.pid, "port": found.port, "url": found.url, "since": found.since} if found else {}
         )
+        if found and found.public:
+            known["public"] = found.public
         put_json({"running": found is not None, **known})
     elif found is None:
         put(f"not running on {settings.data_dir}. Start it: cloister serve --background")
     else:
         up = seconds(max(0.0, time.time() - found.since))
-        put(f"running: {found.url}, process {found.pid}, port {found.port}, up {up}")
+        public = f", for others {found.public}" if found.public else ""
+        put(f"running: {found.url}{public}, process {found.pid}, port {found.port}, up {up}")
     if found is None:
         raise typer.Exit(1)
 
@@ -82,7 +113,8 @@ def _background(settings: "Settings", port: int | None) -> None:
 
     found, started = ensure(settings, port)
     if started:
-        put(f"The server is ready: {found.url} (process {found.pid}, log {settings.data_dir / 'server.log'})")
+        at = found.public or found.url
+        put(f"The server is ready: {at} (process {found.pid}, log {settings.data_dir / 'server.log'})")
     else:
         put(f"A server is already running: {found.url} (process {found.pid})")
 
@@ -101,3 +133,33 @@ def _foreground(settings: "Settings", port: int | None) -> None:
         put(f"Cloister listens on {url}; the token is in {settings.data_dir / 'token'}.", file=sys.stderr)
 
     anyio.run(partial(serve_here, settings, port=port, ready=ready))
+
+
+def open_page(
+    ctx: typer.Context,
+    run: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help=RUN_HELP, autocompletion=complete_run)
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Also open it, where there is a desktop.")
+    ] = True,
+    as_json: AsJson = False,
+) -> None:
+    """Print the address of the web page, which logs one browser in for a day. It works once, within a minute."""
+    from cloister.cli._spawn import show_page
+    from cloister.cli.client.open import perform, transport
+
+    async def offer(verbs: "Verbs") -> tuple[str, float]:
+        page = f"/runs/{(await verbs.runs.row(run)).id}" if run else "/"
+        made = await verbs.tokens.offer_login()
+        server = await transport(ctx).find()
+        return f"{server.url}{page}#login={made.secret}", made.seconds
+
+    url, seconds = perform(ctx, offer, serve=True)
+    if as_json:
+        put_json({"url": url, "seconds": seconds})
+    else:
+        put(url)
+        put(f"It logs one browser in, once and within {seconds:.0f} s.", file=sys.stderr)
+    if browser and settings_of(ctx).desktop:
+        show_page(url)

@@ -36,7 +36,7 @@ Network = Annotated[
 def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
     """List the templates."""
     found = perform(ctx, lambda verbs: verbs.templates.list())
-    put_list(found, as_json, f"{'TEMPLATE':<20} {'KIND':<13} {'READY':<14} FROM", _line)
+    put_list(found, as_json, f"{'TEMPLATE':<22} {'KIND':<13} {'READY':<14} FROM", _line)
 
 
 @app.command("show")
@@ -167,4 +167,4 @@ def _line(info: "TemplateInfo") -> str:
             if not info.about.built_at
             else f"{seconds(max(0.0, time.time() - info.about.built_at))} ago"
         )
-    return f"{info.name:<20} {kind:<13} {ready:<14} {one_line(origin, 96)}"
+    return f"{info.name:<22} {kind:<13} {ready:<14} {one_line(origin, 96)}"

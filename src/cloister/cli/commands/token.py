@@ -10,7 +10,7 @@ from cloister.cli.client.open import perform
 from cloister.cli.options import AsJson, put, put_json, put_list
 
 if TYPE_CHECKING:
-    from cloister.app.verbs.records import TokenInfo
+    from cloister.app.verbs.records import LoginInfo, TokenInfo
 
 app = typer.Typer(
     help="Named tokens for the server, each with a role: add, list, rm.",
@@ -62,3 +62,26 @@ def rm(ctx: typer.Context, name: Name) -> None:
     """Remove a token; the server rejects it from now on."""
     perform(ctx, lambda verbs: verbs.tokens.remove(name))
     put(f"Removed the token of {name}.")
+
+
+@app.command("logins")
+def logins(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the browsers that are logged in: your own, and as an admin all."""
+
+    def line(login: "LoginInfo") -> str:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(login.until))
+        return f"{login.id:<15} {login.name:<41} {login.role:<9} {until}"
+
+    found = perform(ctx, lambda verbs: verbs.tokens.logins())
+    none = "No browser is logged in. Log one in: cloister open"
+    put_list(found, as_json, f"{'LOGIN':<15} {'NAME':<41} {'ROLE':<9} UNTIL", line, none)
+
+
+@app.command("logout")
+def logout(
+    ctx: typer.Context,
+    login: Annotated[str, typer.Argument(metavar="LOGIN", help="As `cloister token logins` lists it.")],
+) -> None:
+    """End a browser's login; the server rejects its cookie from now on."""
+    perform(ctx, lambda verbs: verbs.tokens.end_login(login))
+    put(f"Ended {login}.")

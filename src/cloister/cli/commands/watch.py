@@ -1,4 +1,4 @@
-"""`cloister ps`, `watch`, `say`, `stop` and `answer`: look at runs and steer them."""
+"""`cloister ps`, `watch`, `say`, `pause`, `stop` and `answer`: look at runs and steer them."""
 
 import time
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -204,6 +204,26 @@ def stop(ctx: typer.Context, run: RunName) -> None:
     put(f"Asked {found} to stop. Watch it end: cloister watch {found}")
 
 
+def _reply(ctx: typer.Context, run: str, question: str | None, text: str) -> None:
+    from cloister.core.events import PromptReceived
+
+    event = perform(ctx, lambda verbs: verbs.runs.reply(run, question, typed(text)), serve=False)
+    late = isinstance(event.body, PromptReceived)
+    put(f"Sent to {event.run} as a message: the deadline has passed." if late else f"Answered {event.run}.")
+
+
+def pause(ctx: typer.Context, run: RunName) -> None:
+    """Pause a run before its next step, until `cloister resume`. The pause costs none of its time."""
+    event = perform(ctx, lambda verbs: verbs.runs.pause(run))
+    put(f"Asked {event.run} to pause before its next step. Let it go on: cloister resume {event.run}")
+
+
+def resume(ctx: typer.Context, run: RunName) -> None:
+    """Let a run go on that a person paused."""
+    event = perform(ctx, lambda verbs: verbs.runs.resume(run))
+    put(f"{event.run} goes on. Watch it: cloister watch {event.run}")
+
+
 def interrupt(ctx: typer.Context, run: RunName) -> None:
     """Stop the current step of a run: its command or model request. The model learns of it, and the run goes on."""
     event = perform(ctx, lambda verbs: verbs.runs.interrupt(run))
@@ -216,8 +236,9 @@ def answer(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[ASK] allow|deny",
-            help="The answer; before it the question, as the run's screen names it, if several are open.",
+            metavar="[ASK] allow|deny|TEXT",
+            help="The answer; before it the question, as the run's screen names it, if several are open. "
+            "TEXT answers a question of the model.",
         ),
     ],
 ) -> None:
@@ -225,8 +246,14 @@ def answer(
     match words:
         case [("allow" | "deny") as verdict]:
             ask = None
+        case [question, text] if question.startswith("q-"):
+            _reply(ctx, run, question, text)
+            return
         case [ask, ("allow" | "deny") as verdict]:
             pass
+        case [text]:
+            _reply(ctx, run, None, text)
+            return
         case _:
             raise UserError("bad_answer", f"Say allow or deny: cloister answer {run} allow.")
     from cloister.core.events import AskAnswered

@@ -32,12 +32,17 @@ from cloister.core.events.attempt import (
     ModelSpent,
     ModelSwitched,
     ProofTaken,
+    QuestionAnswered,
+    QuestionAsked,
     RequestDecided,
     RewindRequested,
     SaveRefused,
     StuckNoticed,
     ToolReturned,
     TurnEnded,
+)
+from cloister.core.events.attempt import (
+    ChangedTests as ChangedTests,
 )
 from cloister.core.events.attempt import (
     Effect as Effect,
@@ -67,11 +72,13 @@ from cloister.core.events.run import (
     EnvironmentPrepared,
     EventBody,
     InterruptRequested,
+    PauseRequested,
     Phase,
     PhaseEnded,
     PhaseStarted,
     PolicyFixed,
     PromptReceived,
+    ResumeRequested,
     RunAdmitted,
     RunClaimed,
     RunContinued,
@@ -132,6 +139,8 @@ AnyBody = (
     | ActionDecided
     | AskRaised
     | AskAnswered
+    | QuestionAsked
+    | QuestionAnswered
     | ToolReturned
     | ChecksRan
     | ProofTaken
@@ -145,6 +154,8 @@ AnyBody = (
     | AttemptEnded
     | StopRequested
     | InterruptRequested
+    | PauseRequested
+    | ResumeRequested
     | RewindRequested
     | ConnectionDecided
     | ConnectionClosed
@@ -156,7 +167,15 @@ AnyBody = (
 )
 
 FromOutside = (
-    PromptReceived | StopRequested | InterruptRequested | AskAnswered | RewindRequested | ModelChosen
+    PromptReceived
+    | StopRequested
+    | InterruptRequested
+    | PauseRequested
+    | ResumeRequested
+    | AskAnswered
+    | QuestionAnswered
+    | RewindRequested
+    | ModelChosen
 )
 """Events that people may append without owning the run."""
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+import msgspec
+
 from cloister.core.attempts import NATIVE, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events.run import EventBody
@@ -49,6 +51,8 @@ class RewindRequested(EventBody, frozen=True):
     to: int
     """The number of the save point's `TurnEnded` event."""
     who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class ChecksRan(EventBody, frozen=True):
@@ -184,6 +188,8 @@ class ModelChosen(EventBody, frozen=True):
 
     model: str
     who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class ContextSummarised(EventBody, frozen=True):
@@ -225,9 +231,7 @@ class ModelSpent(EventBody, frozen=True):
     """True: the call was cut off before the provider reported its usage."""
 
 
-class BudgetWarned(EventBody, frozen=True):
-    """Most of a budget is spent."""
-
+class _OfBudget(EventBody, frozen=True):
     level: Level
     name: str
     """The organisation, project, user, run id or attempt number."""
@@ -237,15 +241,12 @@ class BudgetWarned(EventBody, frozen=True):
     attempt: int | None = None
 
 
-class BudgetSpent(EventBody, frozen=True):
-    """A call to a model was rejected: this budget has no room for it."""
+class BudgetWarned(_OfBudget, frozen=True):
+    """Most of a budget is spent."""
 
-    level: Level
-    name: str
-    what: Resource
-    spent: float
-    limit: float
-    attempt: int | None = None
+
+class BudgetSpent(_OfBudget, frozen=True):
+    """A call to a model was rejected: this budget has no room for it."""
 
 
 class BudgetExtended(EventBody, frozen=True):
@@ -271,6 +272,14 @@ class ActionDecided(EventBody, frozen=True):
     """The deciding rule and its source."""
 
 
+class ChangedTests(msgspec.Struct, frozen=True):
+    """A file of tests, or of their settings, as a change leaves it."""
+
+    path: str
+    content: str
+    """The name of its content in git; only zeros if the file is gone."""
+
+
 class AskRaised(EventBody, frozen=True):
     """A rule says `ask`: the run waits for a person until the deadline, then uses the default."""
 
@@ -285,6 +294,10 @@ class AskRaised(EventBody, frozen=True):
     """The asking rule and its source."""
     approver: Role = "operator"
     """The lowest role that may allow it."""
+    tests: tuple[ChangedTests, ...] = ()
+    """If the question is about changes of tests: what a yes permits, in every attempt of the run."""
+    lost: tuple[str, ...] = ()
+    """The tests that such a yes gives up: missing, skipped or weakened."""
 
 
 class AskAnswered(EventBody, frozen=True):
@@ -293,6 +306,34 @@ class AskAnswered(EventBody, frozen=True):
     who: str
     role: Role = "admin"
     """The person's role."""
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
+
+
+class QuestionAsked(EventBody, frozen=True):
+    """The model asks the people who watch. The run goes on with the default when the deadline has passed."""
+
+    question: str
+    """Its id."""
+    attempt: int
+    call: str
+    """The call of the tool `ask`."""
+    text: str
+    choices: tuple[str, ...]
+    default: str
+    deadline: float
+    """Unix seconds."""
+
+
+class QuestionAnswered(EventBody, frozen=True):
+    """The first answer counts. One that is later than the deadline comes as `PromptReceived`."""
+
+    question: str
+    text: str
+    who: str
+    """`deadline` for the default."""
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class ToolReturned(EventBody, frozen=True):

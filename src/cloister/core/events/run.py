@@ -142,16 +142,43 @@ class PromptReceived(EventBody, frozen=True):
     """The source of the text."""
     ref: str = ""
     """The comment or the CI result that it came from, so that it is sent once; empty for a person's own message."""
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class StopRequested(EventBody, frozen=True):
     who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
+
+
+class PauseRequested(EventBody, frozen=True):
+    """The run waits before its next step until a person lets it go on. The wait costs none of its time."""
+
+    who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
+
+
+def pause_reason(who: str) -> str:
+    """Why a run is paused that a person paused."""
+    return f"Paused by {who}."
+
+
+class ResumeRequested(EventBody, frozen=True):
+    """A person lets a paused run go on."""
+
+    who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class InterruptRequested(EventBody, frozen=True):
     """A person stopped the step at work: its model request or tool call ends, and the run goes on."""
 
     who: str
+    key: str = ""
+    """The sender's id of the message: sent again, it is done once."""
 
 
 class ChangeMade(EventBody, frozen=True):

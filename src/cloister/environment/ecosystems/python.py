@@ -92,16 +92,8 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
 
 
 _MANIFESTS = (
-    *(
-        "pyproject.toml",
-        "setup.py",
-        "setup.cfg",
-        "Pipfile",
-        "Pipfile.lock",
-        "poetry.lock",
-        "uv.lock",
-        "pdm.lock",
-    ),
+    *("pyproject.toml", "setup.py", "setup.cfg", "Pipfile", "Pipfile.lock", "poetry.lock"),
+    *("uv.lock", "pdm.lock"),
     *("tox.ini", "tox.toml", "noxfile.py", "hatch.toml", "pytest.ini", ".python-version"),
 )
 

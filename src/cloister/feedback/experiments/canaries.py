@@ -127,7 +127,7 @@ _TEST = re.compile(r"^[ \t]*(?:async )?def test", re.MULTILINE)
 _FUNCTION = re.compile(r"^def test", re.MULTILINE)
 _ASYNC = re.compile(r"^async def test", re.MULTILINE)
 _CLASS = re.compile(r"^class Test\w*(?:\(\))?:", re.MULTILINE)
-_CASE = re.compile(r"^class \w{1,200}\(([\w., ]{0,200}?TestCase\w{0,100})\):", re.MULTILINE)
+_OWNED = re.compile(r"^class \w{1,200}\(([\w., ]{1,300})\):", re.MULTILINE)
 _ASYNC_METHOD = re.compile(r"^[ \t]+async def test", re.MULTILINE)
 _MAIN = re.compile(r"^if __name__ ?== ?[\"']__main__[\"']", re.MULTILINE)
 _MARK = re.compile(r"^[ \t]*@pytest\.mark\.(\w+)", re.MULTILINE)
@@ -216,24 +216,36 @@ def _python(command: str, path: str, text: str, sown: _Sown) -> Planted | None:
     """Append to the file itself: the canaries share its imports, its fixtures and its collection rules."""
     if not _TEST.search(text):
         return None
-    case = _CASE.search(text)
-    only_cases = _by_unittest(command, text, has_cases=case is not None)
+    bases = _bases(text)
+    only_cases = _by_unittest(command, text, has_cases=any("TestCase" in base for base in bases))
     has_cases = (
         only_cases
-        or case is not None
+        or bool(bases)
         or re.search(r"^(?:import|from) unittest\b(?! import mock)", text, re.MULTILINE)
     )
     parts: list[str] = []
     if not only_cases:
         parts += _functions(command, text, sown)
     if has_cases:
-        parts += _cases(text, case[1] if case else "", sown)
+        parts += _cases(text, bases, sown)
     if "load_tests" in text and only_cases:
         return sown.planted(_named_anew(path, sown.token), "\n".join(parts))
     main = list(_MAIN.finditer(text))
     at = main[-1].start() if main else len(text)
     before = text[:at] if text[:at].endswith("\n") or not text[:at] else text[:at] + "\n"
     return sown.planted(path, before + "\n" + "\n".join(parts) + "\n" + text[at:])
+
+
+def _bases(text: str) -> dict[str, list[str]]:
+    """What the classes with tests inherit from → the methods that they call for their effect, as assertions are."""
+    heads = list(_OWNED.finditer(text))
+    found: dict[str, list[str]] = {}
+    for head, after in zip(heads, [*heads, None][1:], strict=True):
+        body = text[head.end() : after.start() if after else None]
+        called = [*dict.fromkeys(_OWN_METHOD.findall(body))][:5]
+        if _TEST.search(body) and ("TestCase" in head[1] or called):
+            found.setdefault(head[1], []).extend(called)
+    return dict([*found.items()][:3])
 
 
 def _by_unittest(command: str, text: str, *, has_cases: bool) -> bool:
@@ -310,8 +322,8 @@ def _helpers(text: str) -> list[tuple[str, str]]:
     return [(name, "1, 2") for name in plain][:8]
 
 
-def _cases(text: str, bases: str, sown: _Sown) -> list[str]:
-    """Test cases of the class that the file uses, and of the plain one."""
+def _cases(text: str, bases: Mapping[str, Sequence[str]], sown: _Sown) -> list[str]:
+    """Test cases of the classes that the file uses, and of the plain one."""
     unittest = f"_unittest_{sown.token}"
     # A base class of the project may let an exit through; the plain one does not.
     used = dict.fromkeys((*_ALWAYS_IN_CASES, "exit", *_METHOD.findall(text)))
@@ -319,9 +331,11 @@ def _cases(text: str, bases: str, sown: _Sown) -> list[str]:
         used["assert"] = None
     forms = {name: _METHODS[name] for name in used if name in _METHODS}
     parts = [f"import unittest as {unittest}", _case(f"{unittest}.TestCase", forms, sown)]
-    if bases and bases != "unittest.TestCase":
-        own = {name: f"self.{name}(1, 2)" for name in [*dict.fromkeys(_OWN_METHOD.findall(text))][:5]}
-        parts.append(_case(bases, {**{name: _METHODS[name] for name in _ALWAYS_IN_CASES}, **own}, sown))
+    always = {name: _METHODS[name] for name in _ALWAYS_IN_CASES}
+    for base, called in bases.items():
+        own = {name: f"self.{name}(1, 2)" for name in called}
+        if base != "unittest.TestCase" or own:
+            parts.append(_case(base, {**always, **own}, sown))
     if _ASYNC_METHOD.search(text) and "Async" in text:
         forms = {"coroutine": "self.assertEqual(1, 2)"}
         parts.append(_case(f"{unittest}.IsolatedAsyncioTestCase", forms, sown, "async "))

@@ -129,14 +129,8 @@ _GO_RENAMED = {
     **{"Should": "ShouldNot", "ShouldNot": "Should"},
 }
 _GO_VALUES = (
-    "Equal",
-    "EqualValues",
-    "Exactly",
-    "Len",
-    "EqualError",
-    "ErrorContains",
-    "JSONEq",
-    "ElementsMatch",
+    *("Equal", "EqualValues", "Exactly", "Len", "EqualError", "ErrorContains", "JSONEq"),
+    *("ElementsMatch",),
 )
 _GO_RECEIVER = re.compile(r"assert|require|must|req|a|r|\w{1,20}\.(?:Require|Assert)\(\)")
 _SUITE = ("Equal", "True", "False", "NoError", "Nil", "NotNil", "Len", "Contains")
@@ -288,19 +282,8 @@ _RUST_RENAMED = {
 }
 _RUST_TRUE = ("assert", "debug_assert", "prop_assert")
 _MAKERS = (
-    "Some",
-    "Ok",
-    "Err",
-    "vec",
-    "String",
-    "Vec",
-    "Box",
-    "from",
-    "new",
-    "to_string",
-    "to_owned",
-    "into",
-    "as_str",
+    *("Some", "Ok", "Err", "vec", "String", "Vec", "Box", "from", "new", "to_string", "to_owned"),
+    *("into", "as_str"),
 )
 _NEVER = "std::env::args().count() == usize::MAX"
 """It never holds, and the compiler does not know."""
@@ -473,17 +456,8 @@ _C_TEST = re.compile(
     r"\b(?:[A-Z]{1,40}_){0,4}(?:U?TEST|SCENARIO|Test)(?:_[A-Z]{1,40}){0,4}\s{0,40}\(([^;{}]{0,300})\)\s{0,100}\Z"
 )
 _C_TRUE = {
-    *(
-        "assert",
-        "ASSERT",
-        "EXPECT",
-        "CHECK",
-        "REQUIRE",
-        "TEST_ASSERT",
-        "TEST_CHECK",
-        "BOOST_CHECK",
-        "BOOST_REQUIRE",
-    ),
+    *("assert", "ASSERT", "EXPECT", "CHECK", "REQUIRE", "TEST_ASSERT", "TEST_CHECK", "BOOST_CHECK"),
+    *("BOOST_REQUIRE",),
     *("BOOST_TEST", "cr_assert", "ck_assert", "g_assert", "mu_check", "mu_assert", "munit_assert"),
 }
 _C_ASSERT = re.compile(

@@ -28,13 +28,8 @@ _FIRST = {
 """The first argument with which it must fail."""
 _SECOND = {"assertThrows": "() -> {}", "assertThrowsExactly": "() -> {}", "assertInstanceOf": "new Object()"}
 _VALUES = (
-    "isEqualTo",
-    "hasSize",
-    "hasMessage",
-    "containsExactly",
-    "hasToString",
-    "hasMessageContaining",
-    "hasLength",
+    *("isEqualTo", "hasSize", "hasMessage", "containsExactly", "hasToString"),
+    *("hasMessageContaining", "hasLength"),
 )
 _RENAMED = {
     **{"isEqualTo": "isNotEqualTo", "isNotEqualTo": "isEqualTo", "isTrue": "isFalse", "isFalse": "isTrue"},

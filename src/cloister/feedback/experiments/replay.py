@@ -31,6 +31,8 @@ class _Call(msgspec.Struct, frozen=True):
     plain: tuple[str, ...] = ()
     caller: str = ""
     """The test function that called, or a function in between."""
+    red: bool = False
+    """The check failed while its calls were recorded; the only field then."""
     replaced: str = ""
     """A function of another module in whose place a changed module put its own."""
 
@@ -62,6 +64,11 @@ def differences(output: bytes) -> tuple[str, ...]:
             said = f"{name}({one_line(call.arguments, 60)}): {one_line(call.recorded, 60)} in a test, "
             found.setdefault(name, f"{said}{one_line(call.plain[0], 60)} without the test framework")
     return tuple(found.values())[:_SHOWN]
+
+
+def is_red(output: bytes) -> bool:
+    """True if the check failed while its calls were recorded: another function called those of the product."""
+    return any(call.red for line in output.split(b"\n") if (call := decoded(line, _Call)) is not None)
 
 
 def _differs(call: _Call) -> bool:
@@ -287,7 +294,8 @@ def record(told, here):
     with open(os.path.join(here, "sitecustomize.py"), "w") as out:
         out.write(SHARED + RECORDER.replace("PATHS", repr(told["paths"])))
     path = os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH", "")]))
-    run(["/bin/sh", "-c", told["check"]], {**os.environ, "PYTHONPATH": path}, None, told["seconds"])
+    if run(["/bin/sh", "-c", told["check"]], {**os.environ, "PYTHONPATH": path}, None, told["seconds"]):
+        print(json.dumps({"red": True}))
     calls = []
     for name in sorted(os.listdir(here)):
         if name.startswith("calls-"):
@@ -362,7 +370,7 @@ def run(argv, environment, cwd, seconds):
         os.killpg(child.pid, signal.SIGKILL)
     except OSError:
         pass
-    child.wait()
+    return child.wait()
 
 main()
 '''

@@ -53,50 +53,17 @@ _MATCHERS = {
 """Matchers that fail with another first argument."""
 _WITH = ("toHaveBeenCalledWith", "toBeCalledWith", "toHaveBeenLastCalledWith", "lastCalledWith")
 _EQUAL = {
-    *(
-        "equal",
-        "equals",
-        "strictEqual",
-        "deepEqual",
-        "deepStrictEqual",
-        "deepLooseEqual",
-        "looseEqual",
-        "isEqual",
-    ),
-    *(
-        "isEquivalent",
-        "same",
-        "is",
-        "eq",
-        "eql",
-        "strictSame",
-        "deepEquals",
-        "strictEquals",
-        "looseEquals",
-        "propEqual",
-    ),
+    *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "deepLooseEqual"),
+    *("looseEqual", "isEqual"),
+    *("isEquivalent", "same", "is", "eq", "eql", "strictSame", "deepEquals", "strictEquals"),
+    *("looseEquals", "propEqual"),
     *("lengthOf", "typeOf", "sameMembers", "sameDeepMembers", "looseDeepEqual", "deepEqualLoose"),
 }
 _UNEQUAL = {
-    *(
-        "notEqual",
-        "notStrictEqual",
-        "notDeepEqual",
-        "notDeepStrictEqual",
-        "not",
-        "notSame",
-        "isNot",
-        "notEquals",
-    ),
-    *(
-        "notDeepLooseEqual",
-        "notLooseEqual",
-        "notEql",
-        "isNotEqual",
-        "notStrictSame",
-        "notDeepEquals",
-        "isInequal",
-    ),
+    *("notEqual", "notStrictEqual", "notDeepEqual", "notDeepStrictEqual", "not", "notSame"),
+    *("isNot", "notEquals"),
+    *("notDeepLooseEqual", "notLooseEqual", "notEql", "isNotEqual", "notStrictSame"),
+    *("notDeepEquals", "isInequal"),
 }
 _FIRST = {
     **dict.fromkeys(
@@ -140,17 +107,8 @@ _RENAMED = {
 }
 _BARE = {
     *("strictEqual", "deepStrictEqual", "deepEqual", "notStrictEqual", "notDeepStrictEqual", "notDeepEqual"),
-    *(
-        "equal",
-        "notEqual",
-        "ok",
-        "throws",
-        "rejects",
-        "doesNotThrow",
-        "doesNotReject",
-        "match",
-        "doesNotMatch",
-    ),
+    *("equal", "notEqual", "ok", "throws", "rejects", "doesNotThrow", "doesNotReject", "match"),
+    *("doesNotMatch",),
     *("assert", "ifError", "assertEquals", "assertStrictEquals"),
 }
 """Functions that are imported by name."""

@@ -67,6 +67,6 @@ def _tests(path: str, text: str | None) -> Iterator[tuple[Place, _Test]]:
     blocks, outside = text_tests.outlines(path, text)
     groups = tuple(line for line in outside if _GROUP.match(line))
     for name, (head, *lines) in blocks.items():
-        told = head.replace(name, "", 1)
+        told = head.replace(name.rpartition("::")[2], "", 1)
         asserted = tuple(line for line in (told, *lines) if _ASSERTS.search(line))
         yield (path, name), _Test((told, *lines), asserted, groups)

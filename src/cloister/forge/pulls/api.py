@@ -1,8 +1,11 @@
 """The seam to pull requests: `Pulls` is one repository at one forge, in eight calls."""
 
+import re
+from collections.abc import Sequence
 from typing import Literal, Protocol
 
 import msgspec
+from msgspec.structs import replace
 
 PullState = Literal["open", "merged", "closed"]
 JobState = Literal["running", "passed", "failed"]
@@ -35,6 +38,8 @@ class Pull(msgspec.Struct, frozen=True):
     branch: str
     commit: str
     """The newest commit of its branch that the forge has seen; empty if the forge does not say."""
+    conflicts: bool = False
+    """True if the forge says that it conflicts with its base; GitHub and GitLab do."""
 
 
 class Remark(msgspec.Struct, frozen=True):
@@ -58,6 +63,8 @@ class Job(msgspec.Struct, frozen=True):
     name: str
     state: JobState
     url: str = ""
+    flaky: bool = False
+    """True if it passed, and an earlier run of it failed on the same commit."""
 
 
 class Talk(msgspec.Struct, frozen=True):
@@ -67,6 +74,11 @@ class Talk(msgspec.Struct, frozen=True):
     remarks: tuple[Remark, ...] = ()
     """Oldest first."""
     jobs: tuple[Job, ...] = ()
+    base_jobs: tuple[Job, ...] = ()
+    """Those of the newest commit of the branch that it should be merged into.
+
+    GitHub and GitLab tell them, and which jobs are flaky; they are read only if all jobs ended and one failed.
+    """
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -113,12 +125,59 @@ class Pulls(Protocol):
         ...
 
 
+class Spot(msgspec.Struct, frozen=True):
+    """An issue or a pull request, as a place where people talk."""
+
+    kind: Literal["issue", "pull"]
+    number: int
+
+
+class Talks(Protocol):
+    """The conversations of one repository, where people ask for work. Errors are those of `Pulls`."""
+
+    async def may_write(self, person: str) -> bool:
+        """True if a person, as deliveries name them, may push. False if the forge does not say."""
+        ...
+
+    async def tell(self, spot: Spot, text: str) -> None:
+        """Comment, with Markdown."""
+        ...
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        """True if a comment there has `mark` in its text."""
+        ...
+
+
+class Repository(Pulls, Talks, Protocol):
+    """One repository at one forge."""
+
+
 DRAFT_TITLE = "Draft: "
 
 
 def titled(wish: PullWish, mark: str) -> str:
     """The title with the mark of a draft in front, for forges that know drafts by their titles."""
     return f"{mark}{wish.title}" if wish.draft else wish.title
+
+
+def failed(jobs: Sequence[Job]) -> bool:
+    """True if all jobs ended and one failed."""
+    return any(one.state == "failed" for one in jobs) and all(one.state != "running" for one in jobs)
+
+
+def with_reruns(jobs: Sequence[Job], every: Sequence[Job]) -> tuple[Job, ...]:
+    """The newest run of each job, marked as flaky if `every` has an earlier one that failed."""
+    ids = {one.id for one in jobs}
+    red = {one.name for one in every if one.state == "failed" and one.id not in ids}
+    return tuple(replace(one, flaky=one.state == "passed" and one.name in red) for one in jobs)
+
+
+_STAMP = re.compile(r"^\ufeff?\d{4}-\d\d-\d\dT[\d:]{8}(?:\.\d{1,9})?Z (?:[0-9a-f]{2}[EO][+ ])?", re.MULTILINE)
+
+
+def without_times(log: str | None) -> str | None:
+    """A log without the time, and at GitLab the stream, that the forge writes before each line."""
+    return log and _STAMP.sub("", log)
 
 
 def newest(pulls: list[Pull]) -> Pull | None:

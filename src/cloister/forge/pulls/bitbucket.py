@@ -4,7 +4,18 @@ from typing import TypeVar
 
 import msgspec
 
-from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullState, PullWish, Remark, Talk, newest
+from cloister.forge.pulls.api import (
+    Access,
+    Job,
+    JobState,
+    Pull,
+    PullState,
+    PullWish,
+    Remark,
+    Spot,
+    Talk,
+    newest,
+)
 from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "x-token-auth"
@@ -99,8 +110,29 @@ class _Page(msgspec.Struct):
     next: str | None = None
 
 
+class _Named(msgspec.Struct):
+    full_name: str
+
+
+async def _pages(api: Api, path: str, kind: type[_T], **query: str | int) -> list[_T]:
+    found: list[_T] = []
+    page = 1
+    while page <= _PAGES:
+        reply = await api.get(path, _Page, pagelen=50, page=page, **query)
+        found += [msgspec.json.decode(one, type=kind, strict=False) for one in reply.values]
+        if reply.next is None or not reply.values:
+            break
+        page += 1
+    return found
+
+
+async def repositories(api: Api, owner: str) -> list[str]:
+    """The paths of a workspace's repositories."""
+    return [one.full_name for one in await _pages(api, f"/repositories/{part(owner)}", _Named)]
+
+
 class Bitbucket:
-    """Implements `Pulls`."""
+    """Implements `Pulls` and `Talks`."""
 
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `workspace/name`."""
@@ -121,15 +153,7 @@ class Bitbucket:
         return Access(branch.name if branch else "main", not lacks, lacks)
 
     async def _all(self, path: str, kind: type[_T], **query: str | int) -> list[_T]:
-        found: list[_T] = []
-        page = 1
-        while page <= _PAGES:
-            reply = await self._api.get(path, _Page, pagelen=50, page=page, **query)
-            found += [msgspec.json.decode(one, type=kind, strict=False) for one in reply.values]
-            if reply.next is None or not reply.values:
-                break
-            page += 1
-        return found
+        return await _pages(self._api, path, kind, **query)
 
     async def find(self, branch: str) -> Pull | None:
         quoted = branch.replace("\\", "\\\\").replace('"', '\\"')
@@ -157,7 +181,7 @@ class Bitbucket:
         await self._api.ask("PUT", f"{self._pulls}/{number}", body=body)
 
     async def comment(self, number: int, text: str) -> None:
-        await self._api.ask("POST", f"{self._pulls}/{number}/comments", body={"content": {"raw": text}})
+        await self.tell(Spot("pull", number), text)
 
     async def read(self, number: int) -> Talk:
         pull = (await self._api.get(f"{self._pulls}/{number}", _Pull)).pull()
@@ -184,6 +208,19 @@ class Bitbucket:
     async def close(self, number: int) -> None:
         if (await self._api.get(f"{self._pulls}/{number}", _Pull)).state == "OPEN":
             await self._api.ask("POST", f"{self._pulls}/{number}/decline")
+
+    async def may_write(self, person: str) -> bool:
+        return await self._may_write(person)
+
+    def _comments(self, spot: Spot) -> str:
+        return f"{self._pulls if spot.kind == 'pull' else f'{self._at}/issues'}/{spot.number}/comments"
+
+    async def tell(self, spot: Spot, text: str) -> None:
+        await self._api.ask("POST", self._comments(spot), body={"content": {"raw": text}})
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        found = await self._all(self._comments(spot), _Comment, sort="created_on")
+        return any(mark in one.content.raw for one in found)
 
 
 def _remark(comment: _Comment, user: _User, writers: dict[str, bool]) -> Remark:

@@ -3,14 +3,13 @@
 import msgspec
 
 from cloister.core.errors import OutsideError
-from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullWish, Remark, Talk, newest, titled
-from cloister.forge.pulls.github import Head, Permission, Repository, User
+from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullWish, Remark, Spot, Talk, newest, titled
+from cloister.forge.pulls.github import Head, Repository, User, login, may_write
 from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "cloister"
 """Any name: the token is the password."""
 _DRAFT = "WIP: "
-_WRITERS = ("owner", "admin", "write")
 _JOBS: dict[str, JobState] = {
     "success": "passed",
     "warning": "passed",
@@ -68,8 +67,24 @@ class _Label(msgspec.Struct):
     name: str
 
 
+class _Named(msgspec.Struct):
+    full_name: str
+    archived: bool = False
+
+
+async def repositories(api: Api, owner: str) -> list[str]:
+    """The paths of the repositories of an organisation or a person that are not archived."""
+    try:
+        found = await api.pages(f"/orgs/{part(owner)}/repos", list[_Named], limit=50)
+    except OutsideError as error:
+        if error.code != "forge_missing":
+            raise
+        found = await api.pages(f"/users/{part(owner)}/repos", list[_Named], limit=50)
+    return [one.full_name for one in found if not one.archived]
+
+
 class Gitea:
-    """Implements `Pulls`."""
+    """Implements `Pulls` and `Talks`."""
 
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `owner/name`."""
@@ -126,17 +141,21 @@ class Gitea:
             ((kind, one) for kind, one in entries if one.body and one.user and one.user.login),
             key=lambda entry: entry[1].created_at or entry[1].submitted_at,
         )
-        writers = {who: await self._may_write(who) for who in {_login(one) for _, one in said}}
+        writers = {
+            who: await may_write(self._api, self._at, who) for who in {login(one.user) for _, one in said}
+        }
         remarks = [
-            Remark(f"{kind}-{one.id}", _login(one), one.body, writers[_login(one)], one.path, one.position)
+            Remark(
+                f"{kind}-{one.id}",
+                login(one.user),
+                one.body,
+                writers[login(one.user)],
+                one.path,
+                one.position,
+            )
             for kind, one in said
         ]
         return Talk(pull, tuple(remarks), await self._jobs(pull.commit))
-
-    async def _may_write(self, who: str) -> bool:
-        where = f"{self._at}/collaborators/{part(who)}/permission"
-        reply = await self._api.ask("GET", where, also=(403, 404))
-        return reply.status == 200 and reply.read(Permission).permission in _WRITERS
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
         try:
@@ -156,6 +175,12 @@ class Gitea:
     async def close(self, number: int) -> None:
         await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})
 
+    async def may_write(self, person: str) -> bool:
+        return await may_write(self._api, self._at, person)
 
-def _login(comment: _Comment) -> str:
-    return comment.user.login if comment.user else ""
+    async def tell(self, spot: Spot, text: str) -> None:
+        await self.comment(spot.number, text)  # a pull request is an issue here
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        found = await self._api.get(f"{self._at}/issues/{spot.number}/comments", list[_Comment])
+        return any(mark in one.body for one in found)

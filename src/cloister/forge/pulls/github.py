@@ -13,15 +13,19 @@ from cloister.forge.pulls.api import (
     Pull,
     PullWish,
     Remark,
+    Spot,
     Talk,
+    failed,
     newest,
     titled,
+    with_reruns,
+    without_times,
 )
 from cloister.forge.pulls.http import Api, part
 
 PUBLIC_API = "https://api.github.com"
 GIT_USER = "x-access-token"
-_WRITERS = ("admin", "maintain", "write")
+_WRITERS = ("owner", "admin", "maintain", "write")
 _READY = (
     "mutation($id: ID!) { markPullRequestReadyForReview(input: {pullRequestId: $id}) { clientMutationId } }"
 )
@@ -60,15 +64,18 @@ class _Pull(msgspec.Struct):
     html_url: str
     state: str
     head: Head
+    base: Head = msgspec.field(default_factory=Head)
     draft: bool = False
     merged_at: str | None = None
     node_id: str = ""
     title: str = ""
+    mergeable_state: str = ""
 
     def pull(self) -> Pull:
         state = "merged" if self.merged_at else "open" if self.state == "open" else "closed"
         draft = self.draft or self.title.startswith(DRAFT_TITLE)
-        return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha)
+        dirty = self.mergeable_state == "dirty"
+        return Pull(self.number, self.html_url, state, draft, self.head.ref, self.head.sha, dirty)
 
 
 class User(msgspec.Struct):
@@ -113,7 +120,7 @@ class Permission(msgspec.Struct):
 
 
 class GitHub:
-    """Implements `Pulls`."""
+    """Implements `Pulls` and `Talks`."""
 
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `owner/name`."""
@@ -180,32 +187,45 @@ class GitHub:
 
     async def read(self, number: int) -> Talk:
         at = f"{self._at}/pulls/{number}"
-        pull = (await self._api.get(at, _Pull)).pull()
+        found = await self._api.get(at, _Pull)
+        pull = found.pull()
         general = await self._api.pages(f"{self._at}/issues/{number}/comments", list[_Comment])
         lines = await self._api.pages(f"{at}/comments", list[_Comment])
         reviews = await self._api.pages(f"{at}/reviews", list[_Comment])
         kinds = (("issue", general), ("line", lines), ("review", reviews))
         entries = [(kind, one) for kind, found in kinds for one in found if one.body and one.user]
         entries.sort(key=lambda entry: entry[1].created_at or entry[1].submitted_at or "")
-        writers = {name: await self._may_write(name) for name in {_login(one) for _, one in entries}}
+        writers = {
+            name: await may_write(self._api, self._at, name)
+            for name in {login(one.user) for _, one in entries}
+        }
         remarks = [
             Remark(
-                f"{kind}-{one.id}", _login(one), one.body or "", writers[_login(one)], one.path, one.line or 0
+                f"{kind}-{one.id}",
+                login(one.user),
+                one.body or "",
+                writers[login(one.user)],
+                one.path,
+                one.line or 0,
             )
             for kind, one in entries
         ]
-        return Talk(pull, tuple(remarks), await self._jobs(pull.commit))
+        jobs, base = await self._jobs(pull.commit), tuple[Job, ...]()
+        if failed(jobs):
+            jobs = with_reruns(jobs, await self._runs(pull.commit, "all"))
+            base = await self._jobs(found.base.ref) if found.base.ref else ()
+        return Talk(pull, tuple(remarks), jobs, base)
 
-    async def _may_write(self, who: str) -> bool:
-        where = f"{self._at}/collaborators/{part(who)}/permission"
-        reply = await self._api.ask("GET", where, also=(403, 404))
-        return reply.status == 200 and reply.read(Permission).permission in _WRITERS
+    async def _runs(self, commit: str, which: str) -> list[Job]:
+        where = f"{self._at}/commits/{part(commit)}/check-runs"
+        runs = (await self._api.get(where, _Runs, per_page=100, filter=which)).check_runs
+        return [Job(_log_id(one), one.name, _state(one), one.html_url or "") for one in runs]
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
-        at = f"{self._at}/commits/{part(commit)}"
-        runs = (await self._api.get(f"{at}/check-runs", _Runs, per_page=100)).check_runs
-        statuses = (await self._api.get(f"{at}/status", _Statuses, per_page=100)).statuses
-        jobs = [Job(_log_id(one), one.name, _state(one), one.html_url or "") for one in runs]
+        """The newest run of each job of a commit, or of a branch's newest commit."""
+        where = f"{self._at}/commits/{part(commit)}/status"
+        jobs = await self._runs(commit, "latest")
+        statuses = (await self._api.get(where, _Statuses, per_page=100)).statuses
         states: dict[str, JobState] = {"success": "passed", "pending": "running"}
         jobs += [
             Job("", one.context, states.get(one.state, "failed"), one.target_url or "") for one in statuses
@@ -213,14 +233,53 @@ class GitHub:
         return tuple(jobs)
 
     async def job_log(self, job: Job) -> str | None:
-        return await self._api.text(f"{self._at}/actions/jobs/{part(job.id)}/logs") if job.id else None
+        where = f"{self._at}/actions/jobs/{part(job.id)}/logs"
+        return without_times(await self._api.text(where)) if job.id else None
 
     async def close(self, number: int) -> None:
         await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})
 
+    async def may_write(self, person: str) -> bool:
+        return await may_write(self._api, self._at, person)
 
-def _login(comment: _Comment) -> str:
-    return comment.user.login if comment.user else ""
+    async def tell(self, spot: Spot, text: str) -> None:
+        await self.comment(spot.number, text)  # a pull request is an issue here
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        found = await self._api.pages(f"{self._at}/issues/{spot.number}/comments", list[_Comment])
+        return any(mark in (one.body or "") for one in found)
+
+
+class _Named(msgspec.Struct):
+    full_name: str
+    archived: bool = False
+
+
+class _NamedList(msgspec.Struct):
+    items: list[_Named]
+
+
+async def repositories(api: Api, owner: str) -> list[str]:
+    """The paths of the owner's repositories that are not archived, private ones that the token sees included."""
+    found: list[_Named] = []
+    query: dict[str, str | int] = {"q": f"user:{owner} fork:true", "per_page": 100}
+    for page in range(1, 11):  # the search ends after a thousand
+        more = (await api.get("/search/repositories", _NamedList, page=page, **query)).items
+        found += more
+        if len(more) < 100:
+            break
+    return [one.full_name for one in found if not one.archived]
+
+
+def login(user: User | None) -> str:
+    return user.login if user else ""
+
+
+async def may_write(api: Api, repository: str, who: str) -> bool:
+    """True if this person may push. Gitea has the same call, and one more word for its owners."""
+    where = f"{repository}/collaborators/{part(who)}/permission"
+    reply = await api.ask("GET", where, also=(403, 404))
+    return reply.status == 200 and reply.read(Permission).permission in _WRITERS
 
 
 def _log_id(run: _Run) -> str:

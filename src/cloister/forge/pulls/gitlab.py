@@ -2,6 +2,7 @@
 
 import msgspec
 
+from cloister.core.errors import OutsideError
 from cloister.forge.pulls.api import (
     DRAFT_TITLE,
     Access,
@@ -11,9 +12,13 @@ from cloister.forge.pulls.api import (
     PullState,
     PullWish,
     Remark,
+    Spot,
     Talk,
+    failed,
     newest,
     titled,
+    with_reruns,
+    without_times,
 )
 from cloister.forge.pulls.http import Api, part
 
@@ -57,12 +62,15 @@ class _Merge(msgspec.Struct):
     web_url: str
     state: str
     source_branch: str
+    target_branch: str = ""
     sha: str | None = None
     draft: bool = False
+    has_conflicts: bool = False
 
     def pull(self) -> Pull:
         state = _STATES.get(self.state, "closed")
-        return Pull(self.iid, self.web_url, state, self.draft, self.source_branch, self.sha or "")
+        where = self.source_branch, self.sha or ""
+        return Pull(self.iid, self.web_url, state, self.draft, *where, self.has_conflicts)
 
 
 class _User(msgspec.Struct):
@@ -95,8 +103,25 @@ class _Job(msgspec.Struct):
     allow_failure: bool = False
 
 
+class _Named(msgspec.Struct):
+    path_with_namespace: str
+
+
+async def repositories(api: Api, owner: str) -> list[str]:
+    """The paths of the projects of a group with its subgroups, or of a person, that are not archived."""
+    try:
+        found = await api.pages(
+            f"/groups/{part(owner)}/projects", list[_Named], include_subgroups="true", archived="false"
+        )
+    except OutsideError as error:
+        if error.code != "forge_missing":
+            raise
+        found = await api.pages(f"/users/{part(owner)}/projects", list[_Named], archived="false")
+    return [one.path_with_namespace for one in found]
+
+
 class GitLab:
-    """Implements `Pulls`."""
+    """Implements `Pulls` and `Talks`."""
 
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `group/…/name`."""
@@ -125,7 +150,7 @@ class GitLab:
             "target_branch": wish.onto,
             "title": titled(wish, DRAFT_TITLE),
             "description": wish.body,
-            "labels": ",".join(wish.labels),
+            "labels": wish.labels,
             "reviewer_ids": reviewers,
             "remove_source_branch": True,
         }
@@ -140,35 +165,61 @@ class GitLab:
         await self._api.ask("PUT", f"{self._merges}/{number}", body=body)
 
     async def comment(self, number: int, text: str) -> None:
-        await self._api.ask("POST", f"{self._merges}/{number}/notes", body={"body": text})
+        await self.tell(Spot("pull", number), text)
 
     async def read(self, number: int) -> Talk:
-        pull = (await self._api.get(f"{self._merges}/{number}", _Merge)).pull()
+        found = await self._api.get(f"{self._merges}/{number}", _Merge)
         notes = await self._api.pages(
             f"{self._merges}/{number}/notes", list[_Note], sort="asc", order_by="created_at"
         )
         said = [one for one in notes if not one.system]
         writers = {who: await self._may_write(who) for who in {one.author.id for one in said}}
         remarks = [_remark(one, may_write=writers[one.author.id]) for one in said]
-        return Talk(pull, tuple(remarks), await self._jobs(number))
+        pipelines = await self._api.get(f"{self._merges}/{number}/pipelines", list[_Pipeline])
+        last = max((one.id for one in pipelines), default=None)
+        jobs, base = await self._jobs(last, retried=False), tuple[Job, ...]()
+        if failed(jobs):
+            jobs = with_reruns(jobs, await self._jobs(last, retried=True))
+            base = await self._jobs(await self._newest(found.target_branch), retried=False)
+        return Talk(found.pull(), tuple(remarks), jobs, base)
+
+    async def _newest(self, branch: str) -> int | None:
+        """The pipeline of the branch's newest commit."""
+        where = f"{self._at}/pipelines/latest"
+        reply = await self._api.ask("GET", where, query={"ref": branch}, also=(403, 404))
+        return reply.read(_Pipeline).id if reply.status == 200 else None
 
     async def _may_write(self, user: int) -> bool:
         reply = await self._api.ask("GET", f"{self._at}/members/all/{user}", also=(403, 404))
         return reply.status == 200 and reply.read(_Level).access_level >= _DEVELOPER
 
-    async def _jobs(self, number: int) -> tuple[Job, ...]:
-        pipelines = await self._api.get(f"{self._merges}/{number}/pipelines", list[_Pipeline])
-        if not pipelines:
+    async def _jobs(self, pipeline: int | None, *, retried: bool) -> tuple[Job, ...]:
+        if pipeline is None:
             return ()
-        last = max(one.id for one in pipelines)
-        jobs = await self._api.pages(f"{self._at}/pipelines/{last}/jobs", list[_Job])
+        where = f"{self._at}/pipelines/{pipeline}/jobs"
+        also: dict[str, str | int] = {"include_retried": "true"} if retried else {}
+        jobs = await self._api.pages(where, list[_Job], **also)
         return tuple(Job(str(one.id), one.name, _state(one), one.web_url) for one in jobs)
 
     async def job_log(self, job: Job) -> str | None:
-        return await self._api.text(f"{self._at}/jobs/{part(job.id)}/trace") if job.id else None
+        where = f"{self._at}/jobs/{part(job.id)}/trace"
+        return without_times(await self._api.text(where)) if job.id else None
 
     async def close(self, number: int) -> None:
         await self._api.ask("PUT", f"{self._merges}/{number}", body={"state_event": "close"})
+
+    async def may_write(self, person: str) -> bool:
+        return person.isdigit() and await self._may_write(int(person))
+
+    def _notes(self, spot: Spot) -> str:
+        return f"{self._merges if spot.kind == 'pull' else f'{self._at}/issues'}/{spot.number}/notes"
+
+    async def tell(self, spot: Spot, text: str) -> None:
+        await self._api.ask("POST", self._notes(spot), body={"body": text})
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        found = await self._api.pages(self._notes(spot), list[_Note])
+        return any(mark in one.body for one in found)
 
 
 def _remark(note: _Note, *, may_write: bool) -> Remark:

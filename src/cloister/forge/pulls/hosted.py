@@ -3,13 +3,14 @@
 import base64
 import re
 import ssl
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import Protocol
 
 import httpx2
 import msgspec
+from msgspec.structs import replace
 
 from cloister.core.addresses import canonical_repository, without_userinfo
 from cloister.core.errors import OutsideError, UserError
@@ -17,11 +18,13 @@ from cloister.core.text import decode, one_line
 from cloister.forge import host
 from cloister.forge._spawn import Result
 from cloister.forge.api import Base, Delivered, Proposal
+from cloister.forge.cache import ObjectCache
 from cloister.forge.host import complaint
+from cloister.forge.lfs import Server
 from cloister.forge.plain_git import PlainGit
 from cloister.forge.pulls import bitbucket, gitea, github, gitlab, pagure
-from cloister.forge.pulls.api import Pull, Pulls, PullWish
-from cloister.forge.pulls.http import PAUSES, Api, Token
+from cloister.forge.pulls.api import Access, Pull, Pulls, PullWish, Repository
+from cloister.forge.pulls.http import PAUSES, Api
 
 _NAMES_TRIED = 99
 _DENIED = re.compile(rb"uthentication failed|Access denied|returned error: 40[13]|could not read Username")
@@ -36,9 +39,11 @@ class _Dialect(Protocol):
     def api_of(host: str) -> str: ...
     @staticmethod
     def headers(token: str) -> Mapping[str, str]: ...
+    @staticmethod
+    async def repositories(api: Api, owner: str) -> list[str]: ...
 
 
-KINDS: dict[str, tuple[_Dialect, Callable[[Api, str], Pulls]]] = {
+KINDS: dict[str, tuple[_Dialect, Callable[[Api, str], Repository]]] = {
     "github": (github, github.GitHub),
     "gitlab": (gitlab, gitlab.GitLab),
     "gitea": (gitea, gitea.Gitea),
@@ -47,13 +52,19 @@ KINDS: dict[str, tuple[_Dialect, Callable[[Api, str], Pulls]]] = {
 }
 
 
+def api_base(kind: str, host: str, api: str) -> str:
+    """The address of a forge's API; without `api` the usual one of its kind."""
+    return (api or KINDS[kind][0].api_of(host)).rstrip("/")
+
+
 class ForgePlace(msgspec.Struct, frozen=True):
     """One forge that the settings name."""
 
     host: str
     """As in the addresses of its repositories; with a port if it is not the usual one."""
     kind: str
-    token: Token
+    token: Callable[[str], Awaitable[str]]
+    """Reads the token for a repository, named by its path, or for all of an owner. Raises `OutsideError` (`forge_denied`)."""
     api: str = ""
     """The address of its API, without a slash at the end; empty: the usual one of this kind."""
     git: str = ""
@@ -63,13 +74,20 @@ class ForgePlace(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     reviewers: tuple[str, ...] = ()
     pauses: Sequence[float] = PAUSES
+    lacks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
+    """The rights that the token for a repository lacks, where its own page does not tell them."""
 
 
 class Hosted:
     """Implements `Forge` for the repositories of one forge."""
 
-    def __init__(self, place: ForgePlace, environment: Mapping[str, str] | None = None) -> None:
-        self._place, self._environment = place, environment
+    def __init__(
+        self,
+        place: ForgePlace,
+        environment: Mapping[str, str] | None = None,
+        cache: ObjectCache | None = None,
+    ) -> None:
+        self._place, self._environment, self._cache = place, environment, cache
         self._dialect, self._open = KINDS[place.kind]
         self.kind = place.kind
 
@@ -83,24 +101,58 @@ class Hosted:
             )
         return path
 
-    def pulls(self, client: httpx2.AsyncClient, address: str) -> Pulls:
-        """The pull requests of the repository at `address`."""
+    def pulls(self, client: httpx2.AsyncClient, address: str) -> Repository:
+        """The pull requests and conversations of the repository at `address`."""
+        path = self.path(address)
+        return self._open(self._api(client, path), path)
+
+    async def access(self, client: httpx2.AsyncClient, address: str) -> Access:
+        """What the token may do at a repository."""
+        found = await self.pulls(client, address).access()
+        if self._place.lacks is None:
+            return found
+        lacks = await self._place.lacks(self.path(address))
+        return replace(found, may_push=not lacks, lacks=lacks)
+
+    def _api(self, client: httpx2.AsyncClient, path: str) -> Api:
         place = self._place
-        base = (place.api or self._dialect.api_of(place.host)).rstrip("/")
-        return self._open(
-            Api(client, base, place.token, self._dialect.headers, place.pauses), self.path(address)
-        )
+        base = api_base(place.kind, place.host, place.api)
+        return Api(client, base, partial(place.token, path), self._dialect.headers, place.pauses)
+
+    async def repositories(self, client: httpx2.AsyncClient, owner: str) -> list[str]:
+        """The paths of an owner's repositories at this forge."""
+        return await self._dialect.repositories(self._api(client, owner), owner)
 
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
         settings, url = await self._reach(repo)
-        return await PlainGit(self._environment, settings=settings).fetch(url, ref, into)
+        return await PlainGit(self._environment, settings=settings, cache=self._cache).fetch(url, ref, into)
+
+    async def tip(self, repo: str, ref: str | None, bare: Path) -> str:
+        settings, url = await self._reach(repo)
+        return await PlainGit(self._environment, settings=settings).tip(url, ref, bare)
+
+    async def content(self, address: str) -> Server:
+        """Where the content of LFS of the repository at `address` is."""
+        settings, url = await self._reach(address)
+        header = next(value for name, value in settings.items() if name.endswith(".extraHeader"))
+
+        async def credential() -> str:
+            return header.partition(": ")[2]
+
+        return Server(url, credential)
 
     async def deliver(self, proposal: Proposal) -> Delivered | None:
-        """Push the commit as a branch, then open a pull request from it, or update the one that is open."""
+        """Push the commit as a branch, then open a pull request from it, or update the one that is open.
+
+        Never pushes to the branch of a pull request that was merged or closed.
+        """
         settings, url = await self._reach(proposal.repository)
-        branch = await self._push(proposal, url, settings)
         async with client() as http:
-            pull = await self._propose(self.pulls(http, proposal.repository), proposal, branch)
+            pulls = self.pulls(http, proposal.repository)
+            if proposal.follows:
+                await self._check_open(pulls, proposal)
+            branch = await self._push(pulls, proposal, url, settings)
+            pull = await self._propose(pulls, proposal, branch)
         where = without_userinfo(proposal.repository)
         return Delivered(where, branch, commit=proposal.commit, url=pull.url, number=pull.number)
 
@@ -109,7 +161,7 @@ class Hosted:
         place = self._place
         root = (place.git or f"https://{place.host}").rstrip("/")
         user = place.user or self._dialect.GIT_USER
-        secret = base64.b64encode(f"{user}:{await place.token()}".encode()).decode("ascii")
+        secret = base64.b64encode(f"{user}:{await place.token(self.path(address))}".encode()).decode("ascii")
         settings = {
             f"http.{root}/.extraHeader": f"Authorization: Basic {secret}",
             "http.followRedirects": "initial",
@@ -117,7 +169,17 @@ class Hosted:
         }
         return settings, f"{root}/{self.path(address)}.git"
 
-    async def _push(self, proposal: Proposal, url: str, settings: Mapping[str, str]) -> str:
+    async def _check_open(self, pulls: Pulls, proposal: Proposal) -> None:
+        """Raises `OutsideError` (`pull_request_ended`)."""
+        there = await pulls.find(proposal.follows)
+        if there is not None and there.state != "open":
+            raise OutsideError(
+                "pull_request_ended",
+                f"Pull request {there.number} at {self._place.host} was {there.state} while the run worked, so nothing was "
+                f"pushed and the change is kept with the run: `cloister pr {proposal.run}` opens another pull request.",
+            )
+
+    async def _push(self, pulls: Pulls, proposal: Proposal, url: str, settings: Mapping[str, str]) -> str:
         """Create the branch, fast-forward the one of an earlier round, or take the next free name. Return the name."""
         branch = proposal.branch
         for number in range(2, _NAMES_TRIED):
@@ -131,7 +193,7 @@ class Hosted:
             tip = next((line[0] for line in lines if line[1:] == [ref]), "")
             if tip == proposal.commit:
                 return branch
-            if tip in ("", proposal.previous):
+            if tip == "" or (tip == proposal.previous and not await _is_ended(pulls, branch)):
                 pushed = await host.push_remote(
                     *(proposal.bare, url, f"{proposal.commit}:{ref}", tip),
                     known=self._environment,
@@ -149,6 +211,12 @@ class Hosted:
         raise UserError(
             "not_delivered", f"{self._place.host} already has too many branches called {proposal.branch}."
         )
+
+    async def remove_branch(self, bare: Path, address: str, branch: str, commit: str) -> bool:
+        """Delete a branch that still ends at `commit`. False if it has other commits, is gone or is protected."""
+        settings, url = await self._reach(address)
+        ref = f":refs/heads/{branch}"
+        return (await host.push_remote(bare, url, ref, commit, known=self._environment, settings=settings)).ok
 
     def _git_failed(self, result: Result) -> OutsideError:
         why = complaint(result)
@@ -185,6 +253,12 @@ class Hosted:
                     raise
         await pulls.update(there.number, wish)
         return there
+
+
+async def _is_ended(pulls: Pulls, branch: str) -> bool:
+    """True if the pull request of the branch was merged or closed."""
+    there = await pulls.find(branch)
+    return there is not None and there.state != "open"
 
 
 @cache

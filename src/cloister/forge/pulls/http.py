@@ -19,7 +19,7 @@ _REDIRECTS = 3
 PAUSES = (0.5, 2.0, 8.0)
 """Seconds before each further try of a request that failed for a passing reason."""
 _WAIT_SECONDS = 60.0
-"""The longest wait that a forge can ask for; a longer one is an error that says so."""
+"""The longest wait of a request; if a forge asks for more, the error says so and its `after` is that wait."""
 
 T = TypeVar("T")
 Token = Callable[[], Awaitable[str]]
@@ -74,7 +74,7 @@ class Api:
     async def pages(self, path: str, kind: type[list[T]], **query: str | int) -> list[T]:
         """All entries of a list, page by page, up to a limit."""
         found: list[T] = []
-        where, asked = path, {"per_page": 100, **query}
+        where, asked = path, query if "limit" in query else {"per_page": 100, **query}
         for _ in range(_PAGES):
             reply = await self.ask("GET", where, query=asked)
             entries = reply.read(kind)
@@ -110,7 +110,9 @@ class Api:
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
                 problem, wait = self._unreachable(error), pause if method == "GET" else None
             else:
-                if reply.status < 300 or reply.status in also:
+                if reply.status < 300 or (
+                    reply.status in also and not (reply.status == 403 and _limited(reply))
+                ):
                     return reply
                 problem, wait = self._problem(reply), _wait(reply, method, pause)
             if pause is None or wait is None:
@@ -192,12 +194,20 @@ class Api:
                 )
             case status if status >= 500:
                 return OutsideError(
-                    "forge_unreachable", f"{self.host} failed with status {status}{because}.", retryable=True
+                    "forge_unreachable",
+                    f"{self.host} failed with status {status}{because}.",
+                    retryable=True,
+                    after=_wanted(reply.headers) if "retry-after" in reply.headers else 0.0,
                 )
             case status:
                 return OutsideError("forge_refused", f"{self.host} refused it ({status}){because}.")
+        after = _wanted(reply.headers)
+        until = f"; it takes none for another {after:.0f} s" if after > _WAIT_SECONDS else ""
         return OutsideError(
-            "forge_unreachable", f"{self.host} limits the number of requests{because}.", retryable=True
+            "forge_unreachable",
+            f"{self.host} limits the number of requests{because}{until}.",
+            retryable=True,
+            after=after,
         )
 
 

@@ -10,6 +10,7 @@ from cloister.forge.pulls.api import (
     PullState,
     PullWish,
     Remark,
+    Spot,
     Talk,
     newest,
     titled,
@@ -75,6 +76,10 @@ class _Pull(msgspec.Struct):
         )
 
 
+class _Conversation(msgspec.Struct):
+    comments: list[_Comment] = []
+
+
 class _Pulls(msgspec.Struct):
     requests: list[_Pull]
 
@@ -89,8 +94,22 @@ class _Flags(msgspec.Struct):
     flags: list[_Flag]
 
 
+class _Named(msgspec.Struct):
+    fullname: str
+
+
+class _NamedList(msgspec.Struct):
+    projects: list[_Named]
+
+
+async def repositories(api: Api, owner: str) -> list[str]:
+    """The paths of a namespace's projects."""
+    reply = await api.get("/projects", _NamedList, namespace=owner, per_page=100, fork="false")
+    return [one.fullname for one in reply.projects]
+
+
 class Pagure:
-    """Implements `Pulls`."""
+    """Implements `Pulls` and `Talks`."""
 
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `name`, `namespace/name` or `fork/user/…`."""
@@ -117,11 +136,10 @@ class Pagure:
         }
         reply = await self._api.ask("POST", f"{self._at}/pull-request/new", form=form)
         made = reply.read(_Pull).pull(self._page)
-        if wish.labels:
-            tags = {"tags": ",".join(wish.labels)}
-            await self._api.ask(
-                "POST", self._number(made.number), form={**_text(wish), **tags}, also=(400, 403)
-            )
+        # The API sets no labels, and has one assignee instead of reviewers.
+        for name in wish.reviewers[:1]:
+            where = f"{self._number(made.number)}/assign"
+            await self._api.ask("POST", where, form={"assignee": name}, also=(400, 401, 403, 404))
         return made
 
     def _number(self, number: int) -> str:
@@ -131,12 +149,11 @@ class Pagure:
         await self._api.ask("POST", self._number(number), form=_text(wish))
 
     async def comment(self, number: int, text: str) -> None:
-        await self._api.ask("POST", f"{self._number(number)}/comment", form={"comment": text})
+        await self.tell(Spot("pull", number), text)
 
     async def read(self, number: int) -> Talk:
         found = await self._api.get(self._number(number), _Pull)
-        people = (await self._api.get(self._at, _Project)).access_users
-        writers = {*people.owner, *people.admin, *people.commit}
+        writers = await self._writers()
         remarks = tuple(
             Remark(
                 str(one.id),
@@ -158,6 +175,23 @@ class Pagure:
 
     async def close(self, number: int) -> None:
         await self._api.ask("POST", f"{self._number(number)}/close")
+
+    async def _writers(self) -> set[str]:
+        people = (await self._api.get(self._at, _Project)).access_users
+        return {*people.owner, *people.admin, *people.commit}
+
+    async def may_write(self, person: str) -> bool:
+        return person in await self._writers()
+
+    def _spot(self, spot: Spot) -> str:
+        return self._number(spot.number) if spot.kind == "pull" else f"{self._at}/issue/{spot.number}"
+
+    async def tell(self, spot: Spot, text: str) -> None:
+        await self._api.ask("POST", f"{self._spot(spot)}/comment", form={"comment": text})
+
+    async def told(self, spot: Spot, mark: str) -> bool:
+        found = await self._api.get(self._spot(spot), _Conversation)
+        return any(mark in one.comment for one in found.comments)
 
 
 def _text(wish: PullWish) -> dict[str, str]:

@@ -62,7 +62,7 @@ def logs(entries: Sequence[AuditEntry]) -> dict[str, object]:
         "resourceLogs": [
             {
                 "resource": {
-                    "attributes": _attributes({"service.name": "cloister", "service.version": __version__})
+                    "attributes": attributes({"service.name": "cloister", "service.version": __version__})
                 },
                 "scopeLogs": [
                     {
@@ -84,7 +84,7 @@ def _record(entry: AuditEntry) -> dict[str, object]:
         "severityText": text,
         "eventName": f"cloister.{entry.kind}",
         "body": {"stringValue": entry.detail},
-        "attributes": _attributes(
+        "attributes": attributes(
             {
                 "cloister.audit.number": entry.number,
                 "cloister.audit.kind": entry.kind,
@@ -103,24 +103,31 @@ def _is_warning(entry: AuditEntry) -> bool:
     return entry.kind in _WARNINGS or any(word in entry.detail for word in _TELLING)
 
 
-def _attributes(values: Mapping[str, str | int | None]) -> list[dict[str, object]]:
-    """Encode attributes; OTLP's JSON writes integers as strings."""
-    return [
-        {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in values.items()
-        if value is not None
-    ]
+def attributes(values: Mapping[str, str | int | float | None]) -> list[dict[str, object]]:
+    """Encode attributes as OTLP's JSON does: integers are strings."""
+    return [{"key": key, "value": _value(value)} for key, value in values.items() if value is not None]
+
+
+def _value(value: str | int | float) -> dict[str, object]:
+    if isinstance(value, str):
+        return {"stringValue": value}
+    return {"intValue": str(value)} if isinstance(value, int) else {"doubleValue": value}
 
 
 async def send(client: "httpx2.AsyncClient", collector: Collector, entries: Sequence[AuditEntry]) -> None:
     """Send `entries`. Raises `OutsideError` (`collector_failed`) unless the collector accepts all of them."""
+    await deliver(client, collector, "logs", logs(entries))
+
+
+async def deliver(client: "httpx2.AsyncClient", collector: Collector, signal: str, content: object) -> None:
+    """Send `content` to the collector's path for a signal. Raises `OutsideError` (`collector_failed`)."""
     import httpx2  # noqa: PLC0415  (few export, and it takes long to load)
 
-    body = msgspec.json.encode(logs(entries))
+    body = msgspec.json.encode(content)
     headers = {**collector.headers, "content-type": "application/json"}
     try:
         async with client.stream(
-            "POST", f"{collector.endpoint}/v1/logs", content=body, headers=headers
+            "POST", f"{collector.endpoint}/v1/{signal}", content=body, headers=headers
         ) as response:
             reply = b""
             async for piece in response.aiter_bytes():
@@ -144,6 +151,7 @@ def client() -> "httpx2.AsyncClient":
 
 class _Partial(msgspec.Struct, rename="camel"):
     rejected_log_records: int | str = 0
+    rejected_spans: int | str = 0
 
 
 class _Reply(msgspec.Struct, rename="camel"):
@@ -155,8 +163,8 @@ def _refused(reply: bytes) -> str | None:
         partial = msgspec.json.decode(reply, type=_Reply).partial_success
     except msgspec.DecodeError:
         return None  # an empty answer is valid
-    count = str(partial.rejected_log_records) if partial else "0"
-    return None if count == "0" else one_line(count, 20)
+    counts = (str(partial.rejected_log_records), str(partial.rejected_spans)) if partial else ()
+    return next((one_line(count, 20) for count in counts if count != "0"), None)
 
 
 def _failed(why: str) -> OutsideError:
@@ -195,13 +203,13 @@ async def ship(
             page = await log.audit(after, PAGE)
             if page:
                 await send(http, collector, page)
-                await to_thread.run_sync(_save, cursor_file, f"{page[-1].number}\n".encode())
+                await to_thread.run_sync(save, cursor_file, f"{page[-1].number}\n".encode())
             return len(page) == PAGE
 
-        await _repeat(step, "the audit", look_seconds)
+        await repeat(step, "the audit", look_seconds)
 
 
-async def _repeat(step: Callable[[], Awaitable[bool]], what: str, look_seconds: float) -> None:
+async def repeat(step: Callable[[], Awaitable[bool]], what: str, look_seconds: float) -> None:
     """Call `step` for ever; it returns whether there is more to send. A failure is logged and tried again."""
     failures = 0
     while True:
@@ -228,7 +236,7 @@ def _sent(cursor_file: Path) -> int:
     return int(text) if text.isdigit() and len(text) < 19 else 0
 
 
-def _save(file: Path, data: bytes) -> None:
+def save(file: Path, data: bytes) -> None:
     draft = file.with_name(f"{file.name}.{secrets.token_hex(4)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as stream:
@@ -252,7 +260,7 @@ _HEAD = re.compile(
 )
 _TITLE = re.compile(r"# Receipt of run `([^`\n]*)`")
 _PAGE_HEAD = re.compile(
-    r"^- Head: entry ([0-9,]+), `([0-9a-f]{64})`\n- Signed at: ([0-9]+) µs since 1970, "
+    r"^- Head: entry ([0-9,]+), `([0-9a-f]{64})`\n- Signed at: (?:[0-9 :-]{19} UTC \()?([0-9]+) µs since 1970\)?, "
     r"key `(ed25519:[0-9a-f]{64})`\n- Signature: `([0-9a-f]{128})`$",
     re.MULTILINE,
 )
@@ -354,7 +362,7 @@ class HeadExport:
 
     async def run(self, look_seconds: float = LOOK_SECONDS) -> None:
         """Send each new head, for ever. A failure is logged, kept for `doctor`, and tried again."""
-        await _repeat(self.step, "the signed head", look_seconds)
+        await repeat(self.step, "the signed head", look_seconds)
 
     async def step(self) -> bool:
         """Send the newest head where it is missing. Raises the last failure after all places were tried."""
@@ -375,7 +383,7 @@ class HeadExport:
                     failure, state.problem = error, one_line(str(error), 200)
         if waiting:
             kept = {place: states[place] for place in self._places}
-            await to_thread.run_sync(_save, self._data_dir / STATE_FILE, msgspec.json.encode(kept))
+            await to_thread.run_sync(save, self._data_dir / STATE_FILE, msgspec.json.encode(kept))
         if failure is not None:
             raise failure
         return False

@@ -16,10 +16,10 @@ from typing import Protocol
 import msgspec
 
 from cloister.core.errors import HostError
+from cloister.core.system.locks import lock
 from cloister.log.audit.chain import Head, Signer
 from cloister.log.audit.entry import FIRST, Checkpoint, head_bytes, microseconds
 from cloister.log.audit.keys import KEY_FILE, HostKey, valid
-from cloister.system.locks import lock
 
 _SLOT = 512
 """Two slots are written in turns: a write that is torn leaves the other one."""

@@ -1,13 +1,13 @@
 """The host's Ed25519 key, which signs the head of the audit. Created on first use, readable by its owner alone."""
 
+import base64
 import os
 import re
 import secrets
 import stat
 from pathlib import Path
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from cloister.core.errors import HostError, UserError
@@ -15,6 +15,9 @@ from cloister.core.errors import HostError, UserError
 KEY_FILE = "audit.key"
 _PUBLIC = re.compile(r"ed25519:[0-9a-f]{64}")
 _READ_BYTES = 4_096
+_PEM = re.compile(rb"-----BEGIN PRIVATE KEY-----\n([A-Za-z0-9+/=]{64})\n-----END PRIVATE KEY-----\n")
+_DER = bytes.fromhex("302e020100300506032b657004220420")
+"""What stands before the 32 bytes of an Ed25519 key in PKCS #8."""
 
 
 class HostKey:
@@ -106,9 +109,8 @@ def check_public(text: str) -> str:
 
 def _write_new(path: Path) -> str:
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    der = base64.b64encode(_DER + key.private_bytes_raw())
+    pem = b"-----BEGIN PRIVATE KEY-----\n" + der + b"\n-----END PRIVATE KEY-----\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(file.fileno(), 0o600)
@@ -137,15 +139,27 @@ def _read(path: Path) -> bytes:
 
 
 def _parsed(path: Path, pem: bytes) -> Ed25519PrivateKey:
-    try:
-        key = serialization.load_pem_private_key(pem, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, Ed25519PrivateKey):
+    usual = _PEM.fullmatch(pem)
+    der = base64.b64decode(usual[1]) if usual else b""
+    key = Ed25519PrivateKey.from_private_bytes(der[len(_DER) :]) if der.startswith(_DER) else _other(pem)
+    if key is None:
         raise HostError(
             "audit_key_broken", f"{path} holds no Ed25519 key: put the right one back, or move it away."
         )
     return key
+
+
+def _other(pem: bytes) -> Ed25519PrivateKey | None:
+    """The key of a file that another program wrote."""
+    # These take longer to load than a quick command needs for everything else.
+    from cryptography.exceptions import UnsupportedAlgorithm  # noqa: PLC0415
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key  # noqa: PLC0415
+
+    try:
+        key = load_pem_private_key(pem, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, Ed25519PrivateKey) else None
 
 
 def _failed(path: Path, error: OSError) -> HostError:

@@ -6,6 +6,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from cloister.core.events.run import pause_reason
 from cloister.core.limits import PROMPT_CHARS_LISTED
 from cloister.core.text import bounded
 from cloister.log.audit.chain import kind_of
@@ -487,7 +488,15 @@ class _Told(msgspec.Struct):
 
 
 _TELLING = frozenset(
-    {"RunAdmitted", "RunClaimed", "RunPaused", "RunFinished", "RunContinued", "AttemptStarted"}
+    {
+        "RunAdmitted",
+        "RunClaimed",
+        "RunPaused",
+        "PauseRequested",
+        "RunFinished",
+        "RunContinued",
+        "AttemptStarted",
+    }
 )
 _decode_told = msgspec.json.Decoder(_Told).decode
 
@@ -498,6 +507,10 @@ class _Fold:
     def __init__(self, run: str) -> None:
         self.row = ListedRun(run)
         self.readable = True
+        self._short: str | None = None
+        """Why its owner paused it."""
+        self._held: str | None = None
+        """Why it waits for a person."""
 
     def take(self, event: StoredEvent, log: str) -> None:
         try:
@@ -509,6 +522,24 @@ class _Fold:
         self.row = _told(self.row, kind, told)._replace(
             created_at=started, updated_at=event.at, last_seq=event.seq, log=log
         )
+        self._wait(kind, told)
+
+    def _wait(self, kind: str, told: _Told) -> None:
+        match kind:
+            case "RunClaimed":
+                self._short = None
+            case "RunPaused":
+                self._short = told.reason
+            case "PauseRequested":
+                self._held = pause_reason(told.who)
+            case "ResumeRequested":
+                self._held = None
+            case "RunContinued":
+                self._short = self._held = None
+                return
+            case _:
+                return
+        self.row = self.row._replace(reason=self._held if self._short is None else self._short)
 
 
 def _told(row: ListedRun, kind: str, told: _Told) -> ListedRun:
@@ -520,9 +551,7 @@ def _told(row: ListedRun, kind: str, told: _Told) -> ListedRun:
                 key=asked.key, prompt=prompt, repo=asked.repo, model=asked.model, who=told.who
             )
         case "RunClaimed":
-            return row._replace(state="running", reason=None, owner=told.owner, epoch=told.epoch)
-        case "RunPaused":
-            return row._replace(reason=told.reason)
+            return row._replace(state="running", owner=told.owner, epoch=told.epoch)
         case "RunFinished":
             return row._replace(state="finished", outcome=told.outcome, reason=told.reason)
         case "RunContinued":

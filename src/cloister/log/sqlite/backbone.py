@@ -3,7 +3,7 @@
 import logging
 import sqlite3
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
-from cloister.log.api import Fence, Hold, RunCount, RunFilter, RunRow, Totals
+from cloister.log.api import Changes, Fence, Hold, RunCount, RunFilter, RunRow, Totals
 from cloister.log.audit.chain import UNCHECKED
 from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
 from cloister.log.audit.head import HeadFile
@@ -199,11 +199,16 @@ class SqliteBackbone:
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         return await self._read(partial(self._reader.events, run, after, limit))
 
+    async def since(
+        self, cursor: int, kinds: Collection[str], limit: int = 1_000
+    ) -> tuple[int, tuple[Event, ...]]:
+        return await self._read(partial(self._reader.since, cursor, kinds, limit))
+
     @asynccontextmanager
     async def follow(
         self, run: RunId, after: int = 0, *, deltas: bool = True
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
-        await self.row(run)
+        await self.row(run, told=False)
 
         async def read(cursor: int) -> Page:
             return await self._read(partial(self._reader.page, run, cursor))
@@ -233,8 +238,26 @@ class SqliteBackbone:
     async def counts(self) -> tuple[RunCount, ...]:
         return await self._read(self._reader.counts)
 
-    async def row(self, run: RunId) -> RunRow:
-        return await self._read(partial(self._reader.row, run))
+    async def row(self, run: RunId, *, told: bool = True) -> RunRow:
+        return await self._read(partial(self._reader.row, run, told=told))
+
+    async def sent(self, run: RunId, who: str, key: str) -> Event | None:
+        return await self._read(partial(self._reader.sent, run, who, key))
+
+    async def keyed(self, key: str) -> RunId | None:
+        return await self._read(partial(self._reader.keyed, key))
+
+    async def changes(self, after: int | None, most: int) -> Changes:
+        return await self._read(partial(self._reader.changes, after, most))
+
+    @asynccontextmanager
+    async def news(self) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+        try:
+            with self._hub.news() as wait:
+                self._writer.watch(True)
+                yield wait
+        finally:
+            self._writer.watch(not self._hub.idle)
 
     async def resolve(self, prefix: str) -> RunId:
         return await self._read(partial(self._reader.resolve, prefix))

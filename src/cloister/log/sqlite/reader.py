@@ -1,9 +1,8 @@
 """Reading the log and the audit with nothing but SQLite, for the backbone and for commands that must start fast."""
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -14,7 +13,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
-from cloister.log.api import RunCount, RunFilter, RunRow, Totals
+from cloister.log.api import Changes, RunCount, RunFilter, RunRow, Totals
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.sqlite.audit import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
 from cloister.log.sqlite.ledger import SqliteTotals
@@ -28,6 +27,7 @@ from cloister.log.sqlite.schema import (
     structure,
     version_of,
 )
+from cloister.log.sqlite.told import Folds, Told
 
 if TYPE_CHECKING:
     from cloister.log.audit.verify import Anchor, ListedRun, StoredEvent, Verdict
@@ -58,6 +58,18 @@ def find(db: sqlite3.Connection, run: RunId) -> Record:
     if found is None:
         raise no_such_run(run)
     return cast(Record, found)
+
+
+def sent(db: sqlite3.Connection, run: RunId, num: int, who: str, key: str) -> Event | None:
+    """Return the event that a message with this id of its sender caused."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'sent_messages'").fetchone() is None:
+        return None
+    found = db.execute(
+        "SELECT e.seq, e.at, e.body FROM sent_messages s JOIN events e ON e.run = s.run AND e.seq = s.seq "
+        "WHERE s.run = ? AND s.who = ? AND s.key = ?",
+        (num, who, key),
+    ).fetchone()
+    return None if found is None else Event(run, found[0], found[1], decode_body(found[2]))
 
 
 def _nobody(_: OwnerId) -> bool:
@@ -106,55 +118,9 @@ class _Reader:
         """Called with the version of the file."""
 
 
-_TOLD = ("AskRaised", "AskAnswered", "RunContinued", "RunResumed", "ModelReplied", "ModelSpent")
-_TOLD_ROWS = (  # every part of it is a constant of this file
-    "SELECT body FROM events WHERE run = ? AND ("  # noqa: S608
-    + " OR ".join(
-        f'substr(body, 1, {len(kind) + 10}) = CAST(\'{{"type":"{kind}"\' AS BLOB)' for kind in _TOLD
-    )
-    + ") ORDER BY seq"
-)
-
-
-class _Told(msgspec.Struct, frozen=True):
-    """The fields of events that a list of runs shows."""
-
-    type: str
-    ask: str = ""
-    attempt: int | None = None
-    deadline: float = 0.0
-    cost: float | None = None
-
-
-_decode_told = msgspec.json.Decoder(_Told).decode
-
-
-def _told(db: sqlite3.Connection, num: int) -> tuple[int, float | None]:
-    """Return how many questions of a run are open, and what it cost."""
-    asks: dict[str, _Told] = {}
-    costs: list[float] = []
-    with closing(db.execute(_TOLD_ROWS, (num,))) as found:
-        for (data,) in found:
-            try:
-                body = _decode_told(data)
-            except msgspec.MsgspecError:
-                continue  # written by a newer version
-            match body.type:
-                case "AskRaised":
-                    asks[body.ask] = body
-                case "AskAnswered":
-                    asks.pop(body.ask, None)
-                case "RunContinued" | "RunResumed":
-                    # The calls of an unfinished turn are made again, and ask again.
-                    asks = {
-                        name: ask for name, ask in asks.items() if body.attempt not in (None, ask.attempt)
-                    }
-                case _ if body.cost is not None:
-                    costs.append(body.cost)
-                case _:
-                    pass
-    now = time.time()
-    return sum(ask.deadline > now for ask in asks.values()), sum(costs) if costs else None
+def _mark(kind: str) -> bytes:
+    """How the body of every event of a kind begins."""
+    return f'{{"type":"{kind}"'.encode()
 
 
 PAGE_EVENTS = 256
@@ -179,6 +145,7 @@ class LogReader(_Reader):
     def __init__(self, path: Path, owner_lives: Callable[[OwnerId], bool] = _nobody) -> None:
         super().__init__(path)
         self._owner_lives = owner_lives
+        self._folds = Folds()
 
     def _upgrade(self, version: int) -> None:
         if version < 2:  # its runs have no `who`
@@ -215,11 +182,47 @@ class LogReader(_Reader):
         with mapped(self._path):
             return tuple(RunCount(*row) for row in self._db.execute(query).fetchall())
 
-    def row(self, run: RunId) -> RunRow:
+    def row(self, run: RunId, *, told: bool = True) -> RunRow:
         if self._db is None:
             raise no_such_run(run)
         with mapped(self._path):
-            return self._row(self._db, find(self._db, run))
+            return self._row(self._db, find(self._db, run), told=told)
+
+    def changes(self, after: int | None, most: int) -> Changes:
+        """As `Backbone.changes`."""
+        if self._db is None:
+            return Changes((), 0)
+        # Of each run only its last event is looked up, in the index of the events.
+        changed = (
+            "(SELECT id FROM events WHERE run = num AND seq = last_seq) > :after"
+            if after is not None
+            else ":most"
+        )
+        query = (
+            f"SELECT * FROM (SELECT {COLUMNS} FROM runs WHERE state <> 'finished' UNION "  # noqa: S608
+            f"SELECT * FROM (SELECT {COLUMNS} FROM runs WHERE {changed} ORDER BY num DESC LIMIT :most)) "
+            "ORDER BY num DESC"
+        )
+        with mapped(self._path):
+            # The cursor first: what is written meanwhile is read again next time.
+            cursor: int = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM events").fetchone()[0]
+            found = self._db.execute(query, {"after": after, "most": most}).fetchall()
+            return Changes(tuple(self._row(self._db, cast(Record, record)) for record in found), cursor)
+
+    def sent(self, run: RunId, who: str, key: str) -> Event | None:
+        """As `Backbone.sent`."""
+        if self._db is None:
+            raise no_such_run(run)
+        with mapped(self._path):
+            return sent(self._db, run, find(self._db, run)[0], who, key)
+
+    def keyed(self, key: str) -> RunId | None:
+        """As `Backbone.keyed`."""
+        if self._db is None:
+            return None
+        with mapped(self._path):
+            found = self._db.execute("SELECT id FROM runs WHERE key = ?", (key,)).fetchone()
+        return None if found is None else RunId(found[0])
 
     def driven(self, run: RunId) -> bool:
         """Return whether the process that claimed the run still lives. Raises `UserError` (`no_such_run`)."""
@@ -267,6 +270,28 @@ class LogReader(_Reader):
                 "unreadable_event", f"An event of this run in {self._path} cannot be read by this version."
             ) from error
 
+    def since(self, cursor: int, kinds: Collection[str], limit: int) -> tuple[int, tuple[Event, ...]]:
+        """Return events of all runs after `cursor`, of some kinds, and the cursor behind them.
+
+        One that this version cannot read is left out.
+        """
+        if self._db is None:
+            return cursor, ()
+        events: list[Event] = []
+        wanted = " OR ".join("substr(e.body, 1, ?) = ?" for _ in kinds)
+        marks = [part for kind in kinds for text in (_mark(kind),) for part in (len(text), text)]
+        query = (  # its parts are constants
+            "SELECT e.id, r.id, e.seq, e.at, e.body FROM events e JOIN runs r ON r.num = e.run "  # noqa: S608
+            f"WHERE e.id > ? AND e.id <= ? AND ({wanted}) ORDER BY e.id LIMIT ?"
+        )
+        with mapped(self._path):
+            end = self._db.execute("SELECT COALESCE(MAX(id), 0) FROM events").fetchone()[0]
+            found = self._db.execute(query, (cursor, end, *marks, limit)).fetchall()
+        for _, run, seq, at, body in found:
+            with suppress(msgspec.MsgspecError):
+                events.append(Event(RunId(run), seq, at, decode_body(body)))
+        return (found[-1][0] if len(found) == limit else max(cursor, end)), tuple(events)
+
     def totals(self, read: Callable[[Totals], T]) -> T | None:
         """Call `read` with what all runs have spent, in one moment of the file; None when there is no log yet."""
         if self._db is None:
@@ -305,11 +330,18 @@ class LogReader(_Reader):
         num, name, state, outcome, reason, prompt, repo, model, created, updated, last, holder, epoch, who = (
             record
         )
-        asks, cost = _told(db, num) if told else (0, None)
+        fold = self._folds.of(db, num, last) if told else Told()
         owner = None if holder is None else OwnerId(holder)
         lives = owner is not None and state == "running" and self._owner_lives(owner)
         if state == "running" and reason is not None:
             state = "paused"
+        approvals = () if state in ("queued", "finished") else fold.approvals()
+        questions = () if state in ("queued", "finished") else fold.questions()
+        phase, since = (None, None) if state == "finished" else fold.phase()
+        ahead = None
+        if state == "queued":
+            where = "state = 'queued' AND num < ?"
+            ahead = db.execute(f"SELECT COUNT(*) FROM runs WHERE {where}", (num,)).fetchone()[0]  # noqa: S608
         return RunRow(
             id=RunId(name),
             state=state,
@@ -325,8 +357,14 @@ class LogReader(_Reader):
             epoch=epoch,
             owner_lives=lives,
             who=who,
-            asks=0 if state in ("queued", "finished") else asks,
-            cost=cost,
+            asks=len(approvals) + len(questions),
+            cost=fold.cost,
+            approvals=approvals,
+            questions=questions,
+            phase=phase,
+            phase_since=since,
+            reds=tuple(fold.reds),
+            ahead=ahead,
         )
 
 
@@ -440,7 +478,7 @@ class _Records:
             elif name in expected and expected[name] != (kind, text):
                 yield f"The {kind} {name!r} of the database was edited."
         for name in expected.keys() - found.keys():
-            if not name.startswith("ledger_"):  # made when a budget is first used
+            if not name.startswith(("ledger_", "sent_")):  # made when they are first used
                 yield f"The {expected[name][0]} {name!r} of the database was removed."
         count, highest, made = self._db.execute(
             "SELECT COUNT(*), COALESCE(MAX(id), 0), "

@@ -58,6 +58,12 @@ _LOG = (
 )
 """As of version 1."""
 
+SENT_TABLES = (
+    """CREATE TABLE IF NOT EXISTS sent_messages (run INTEGER NOT NULL, who TEXT NOT NULL, key TEXT NOT NULL,
+    seq INTEGER NOT NULL, PRIMARY KEY (run, who, key)) STRICT, WITHOUT ROWID""",
+)
+"""The senders' ids of messages, and the events that they caused; made when the first one comes."""
+
 _CORRUPT = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _NO_ACCESS = frozenset(
@@ -222,7 +228,7 @@ def structure(db: sqlite3.Connection | None) -> dict[str, tuple[str, str]]:
     """Return name → kind and definition of all tables, indexes, triggers and views; as they should be for None."""
     if db is None:
         with closing(sqlite3.connect(":memory:")) as made:
-            for statement in (*_LOG, *AUDIT_TABLES, *LEDGER_TABLES):
+            for statement in (*_LOG, *AUDIT_TABLES, *LEDGER_TABLES, *SENT_TABLES):
                 made.execute(statement)
             return structure(made)
     found = db.execute(

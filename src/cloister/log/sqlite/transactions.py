@@ -15,7 +15,9 @@ from cloister.core.events import (
     AnyBody,
     AttemptStarted,
     Event,
+    PauseRequested,
     PromptReceived,
+    ResumeRequested,
     RunAdmitted,
     RunClaimed,
     RunContinued,
@@ -24,12 +26,20 @@ from cloister.core.events import (
     decode_body,
     encode_body,
 )
+from cloister.core.events.run import pause_reason
 from cloister.core.ids import OwnerId, RunId, new_run_id
 from cloister.core.requests import NewRun
 from cloister.log.api import Fence
 from cloister.log.audit.chain import Signer, logged
 from cloister.log.sqlite import audit
-from cloister.log.sqlite.reader import COLUMNS, Record, find
+from cloister.log.sqlite.reader import COLUMNS, Record, find, sent
+from cloister.log.sqlite.schema import SENT_TABLES
+from cloister.log.sqlite.told import of_kind
+
+_DRIVEN = ("RunClaimed", "RunPaused", "RunContinued")
+"""The last of them says whether the owner of a run paused it."""
+_HELD = ("PauseRequested", "ResumeRequested", "RunContinued")
+"""The last of them says whether a person paused a run."""
 
 
 class EncodedBody(NamedTuple):
@@ -48,7 +58,6 @@ class RunState(NamedTuple):
     last_seq: int
     owner: str | None
     epoch: int
-    paused: bool = False
 
 
 def encoded(body: AnyBody) -> EncodedBody:
@@ -135,11 +144,13 @@ def claim(
         holder = stored.owner
         if holder is not None and holder not in living:
             living[holder] = owner_lives(OwnerId(holder))
-        resumes = wanted is not None and stored.paused and holder == owner
+        resumes = (
+            wanted is not None and holder == owner and isinstance(_last(db, stored.num, _DRIVEN), RunPaused)
+        )
         if holder is None or resumes or not living[holder]:
             epoch = stored.epoch + 1
             db.execute(
-                "UPDATE runs SET state = 'running', reason = NULL, owner = ?, epoch = ? WHERE num = ?",
+                "UPDATE runs SET state = 'running', owner = ?, epoch = ? WHERE num = ?",
                 (owner, epoch, stored.num),
             )
             events = _write(db, stored, (encoded(RunClaimed(owner, epoch)),), at)
@@ -175,6 +186,11 @@ def append_outside(
 ) -> tuple[Event, tuple[Event, ...]]:
     """Append what a person says, whatever owner the run has. A message to a finished run queues it for another round."""
     stored, body = _stored(find(db, run)), entry.body
+    who, key = getattr(body, "who", ""), getattr(body, "key", "")
+    if key and (done := sent(db, run, stored.num, who, key)) is not None:
+        if done.body != body:
+            raise UserError("key_taken", "This id was used for another message to this run: use a new one.")
+        return done, ()
     entries: tuple[EncodedBody, ...] = (entry,)
     if stored.state == "finished" and isinstance(body, PromptReceived):
         # Without an owner, so that the driver of the last round cannot append any more.
@@ -185,12 +201,15 @@ def append_outside(
         stored = stored._replace(state="queued", owner=None)
         entries = (encoded(RunContinued(body.who, body.origin)), entry)
     events = _append_live(db, stored, entries, at)
+    if key:
+        for statement in SENT_TABLES:
+            db.execute(statement)
+        db.execute("INSERT INTO sent_messages VALUES (?, ?, ?, ?)", (stored.num, who, key, events[-1].seq))
     return events[-1], events
 
 
 def _stored(record: Record) -> RunState:
-    paused = record[2] == "running" and record[4] is not None
-    return RunState(record[0], RunId(record[1]), record[2], record[10], record[11], record[12], paused)
+    return RunState(record[0], RunId(record[1]), record[2], record[10], record[11], record[12])
 
 
 def _append_live(
@@ -235,11 +254,28 @@ def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
                 "UPDATE runs SET state = 'finished', outcome = ?, reason = ? WHERE num = ?",
                 (body.outcome, body.reason, num),
             )
-        case RunPaused():
-            db.execute("UPDATE runs SET reason = ? WHERE num = ?", (body.reason, num))
+        case RunClaimed() | RunPaused() | PauseRequested() | ResumeRequested():
+            db.execute("UPDATE runs SET reason = ? WHERE num = ?", (_why_waiting(db, num), num))
         case AttemptStarted():
             db.execute(
                 "UPDATE runs SET model = COALESCE(model, ?) WHERE num = ?", (body.model or body.harness, num)
             )
         case _:
             pass
+
+
+def _why_waiting(db: sqlite3.Connection, num: int) -> str | None:
+    """Why an unfinished run waits: a lack of disk and a person's pause come and go independently."""
+    paused = _last(db, num, _DRIVEN)
+    if isinstance(paused, RunPaused):
+        return paused.reason
+    held = _last(db, num, _HELD)
+    return pause_reason(held.who) if isinstance(held, PauseRequested) else None
+
+
+def _last(db: sqlite3.Connection, num: int, kinds: tuple[str, ...]) -> AnyBody | None:
+    found = db.execute(
+        f"SELECT body FROM events WHERE run = ? AND ({of_kind(kinds)}) ORDER BY seq DESC LIMIT 1",  # noqa: S608
+        (num,),
+    ).fetchone()
+    return None if found is None else decode_body(found[0])

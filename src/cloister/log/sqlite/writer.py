@@ -16,11 +16,11 @@ import anyio
 
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.core.events import Event
+from cloister.core.system import in_thread
 from cloister.log.audit.head import HeadFile
 from cloister.log.hub import Hub
 from cloister.log.sqlite.audit import StoredChain
 from cloister.log.sqlite.schema import meaning, open_to_write
-from cloister.system import in_thread
 
 BATCH = 256
 """Requests per transaction, and requests that may wait."""

@@ -13,8 +13,8 @@ import anyio.abc
 import msgspec
 
 from cloister.core.errors import HostError, UserError
+from cloister.core.system._spawn import begin, ending
 from cloister.core.text import one_line
-from cloister.system._spawn import begin, ending
 
 START_SECONDS = 180.0
 """Enough to read a gigabyte from a slow disk."""

@@ -15,10 +15,10 @@ import msgspec
 from anyio import from_thread, to_thread
 
 from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.core.system.locks import take
 from cloister.core.text import one_line
 from cloister.model.local.files import OWN_WINDOW, LocalFile, Progress, Shelf
 from cloister.model.local.gguf import MAGIC, problem_of, read_header
-from cloister.system.locks import take
 
 PIECE = 1_048_576
 LARGEST_BYTES = 256 * 2**30

@@ -9,6 +9,7 @@ from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from cloister.agent.evidence.baseline import take_baseline
+from cloister.agent.evidence.run_checks import Shards
 from cloister.core.computer import Stream
 from cloister.core.errors import Bug, HostError, SandboxLost, UserError, sole
 from cloister.core.events import (
@@ -155,4 +156,5 @@ class BaseSandbox:
         with setup.inside.paid(place.info.id, None, setup.models.for_programs_inside()):
             async with phase(self.journal, "baseline"):
                 cpus = self.services.quota.cpus
-                await take_baseline(setup.results, place, show, cpus=cpus, keep=keep)
+                shards = Shards(place.fork, setup.earlier)
+                await take_baseline(setup.results, place, show, cpus=cpus, keep=keep, shards=shards)

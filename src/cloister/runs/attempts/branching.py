@@ -4,13 +4,13 @@ from collections.abc import Set as AbstractSet
 
 import anyio
 
-from cloister.agent.ranking import Node, Tree, plan, unspent
 from cloister.core import limits
 from cloister.core.attempts import Stuck, parse_search
 from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
+    BaseFixed,
     RewindRequested,
     RunContinued,
     StuckNoticed,
@@ -20,6 +20,7 @@ from cloister.core.requests import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.runs.attempts.context import RunSetup
+from cloister.runs.attempts.scores import Node, Tree, plan, unspent
 from cloister.runs.attempts.tree import all_points, point_at
 
 
@@ -52,8 +53,10 @@ class Branching:
         assert isinstance(body, RunContinued)  # noqa: S101  (by `round_start`)
         if not any(isinstance(e.body, AttemptForked) and e.body.asked == asked for e in events[start:]):
             parent, at = before[0], 0
-            if all_points(events[:start]):
-                parent, point = point_at(events[:start], None)
+            moved = any(isinstance(event.body, BaseFixed) for event in events[start:])
+            now = events if moved else events[:start]
+            if all_points(now):
+                parent, point = point_at(now, None)
                 at = point.seq
             reason = f"Continued by {one_line(body.who, 100)}."
             budget = self._setup.request.budget

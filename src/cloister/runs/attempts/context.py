@@ -1,6 +1,6 @@
 """The setup and the sandboxes of attempts: forks of the warm one, fresh ones after a loss, and those for proofs."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +10,20 @@ import msgspec
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.baseline import BaselineLog
+from cloister.agent.evidence.permission import Permitted, any_permitted, permitted
 from cloister.agent.evidence.proof import Proof, Task, run_proof
-from cloister.agent.evidence.run_checks import Earlier
+from cloister.agent.evidence.run_checks import Earlier, Shards
 from cloister.core.computer import Computer, Stream
+from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import CommandOutput, Progress, SandboxClosed, SandboxOpened
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
+from cloister.core.repository import FILES, read_settings
 from cloister.core.requests import NewRun, TierName
 from cloister.core.text import decode
-from cloister.forge import workspace
+from cloister.forge import change, workspace
+from cloister.forge.modules import check_moved
+from cloister.forge.read import read_file
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import Model
 from cloister.policy.api import Policy
@@ -77,6 +82,14 @@ class RunSetup:
     results: BaselineLog
     """The checks and their results on the base, as far as the log has them."""
     template: str = "default"
+    earlier: tuple[Diagnosis, ...] = ()
+    """What the checks said when the template was warmed, perhaps on another commit."""
+
+
+async def kept_patterns(bare: Path, base: str) -> tuple[str, ...]:
+    """The ignored files that the settings of `base` name."""
+    contents = {name: decode(text) for name in FILES if (text := await read_file(bare, base, name))}
+    return read_settings(contents).keep
 
 
 @dataclass(slots=True)
@@ -88,6 +101,8 @@ class SavedFiles:
     attempt: int
     policy: Policy
     _look: TreeWatch = field(init=False)
+    _keep: tuple[str, ...] | None = field(init=False, default=None)
+    """Patterns of ignored files that the base's settings name; None before they are read."""
 
     def __post_init__(self) -> None:
         self._look = TreeWatch(self.computer, self.setup.bare, self.setup.base)
@@ -98,11 +113,33 @@ class SavedFiles:
     async def save(self) -> str:
         ref = f"refs/cloister/attempt/{self.attempt}"
         setup = self.setup
-        return await workspace.save(self.computer, setup.bare, setup.base, ref, check=self.judge)
+        kept = await self.kept()
+        return await workspace.save(self.computer, setup.bare, setup.base, ref, check=self._permit, kept=kept)
+
+    async def kept(self) -> str:
+        """A name for the ignored files that save points keep; empty without any."""
+        if self._keep is None:
+            self._keep = await kept_patterns(self.setup.bare, self.setup.base)
+        return await workspace.list_kept(self.computer, self._keep) if self._keep else ""
+
+    async def _permit(self, commit: str) -> None:
+        await check_change(self.policy, self.setup.bare, self.setup.base, commit)
 
     async def judge(self, commit: str) -> None:
-        """Raises `UserError` (`denied`) if a rule denies a path of the change."""
-        await check_change(self.policy, self.setup.bare, self.setup.base, commit)
+        """Raises `UserError` if a rule denies a path of the change (`denied`), and for edits inside submodules.
+
+        Those are `submodule_moved` or `submodule_edited`: a commit of this repository cannot hold them.
+        """
+        setup = self.setup
+        await self._permit(commit)
+        await check_moved(setup.bare, setup.base, commit)
+        await workspace.check_modules(self.computer, setup.bare, setup.base, commit)
+
+    async def contents(self, commit: str) -> dict[str, str]:
+        return await change.contents(self.setup.bare, self.setup.base, commit)
+
+    async def difference(self, commit: str, paths: Sequence[str]) -> str:
+        return await change.diff(self.setup.bare, self.setup.base, commit, paths=paths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +168,7 @@ class AttemptSandboxes:
         """A new sandbox with the files of `commit`."""
         async with self._open() as sandbox:
             await self._opened(sandbox, attempt)
-            await self.restore(sandbox, commit)
+            await self.resume(sandbox, commit)
             yield sandbox
         await self.gone(attempt, f"attempt {attempt} ended")
 
@@ -142,7 +179,13 @@ class AttemptSandboxes:
             await self.journal.append(SandboxClosed(sandbox, why))
 
     async def restore(self, sandbox: Sandbox, commit: str) -> None:
+        """Put the files of `commit` in place. A proof has no others: what is ignored is no part of the change."""
         await workspace.restore(sandbox, self.setup.bare, self.setup.base, commit)
+
+    async def resume(self, sandbox: Sandbox, commit: str) -> None:
+        """As `restore`, with the ignored files that the save point keeps."""
+        await self.restore(sandbox, commit)
+        await workspace.restore_kept(sandbox, self.setup.bare, commit)
 
     async def prove(self, attempt: int, inside: Model, commit: str, known: Earlier) -> Proof:
         """Run the checks on `commit` in a sandbox like that of the baseline, which may run at the same time.
@@ -164,11 +207,14 @@ class AttemptSandboxes:
             self._open(template) as sandbox,
         ):
             await self.restore(sandbox, commit)
-            allowed = setup.request.allow_test_changes
+            allowed, given = setup.request.allow_test_changes, Permitted()
+            if any_permitted(self.journal):
+                given = permitted(self.journal, await change.contents(setup.bare, setup.base, commit))
             await setup.results.chosen()
             checks, baseline, goals = setup.results.so_far
             later = None if setup.results.known else setup.results.ready
-            task = Task(checks, baseline, known, goals, allowed, cpus, later)
+            shards = Shards(sandbox.fork, baseline or setup.earlier)
+            task = Task(checks, baseline, known, goals, allowed, cpus, shards, later, given)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(sandbox, task, show)
 

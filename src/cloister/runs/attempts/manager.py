@@ -10,9 +10,9 @@ from anyio.abc import TaskGroup
 from cloister.agent.attempt import choose_harness, work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.evidence import Evidence
-from cloister.agent.harness import Workplace
+from cloister.agent.evidence.permission import Permission
+from cloister.agent.harnesses.api import Workplace
 from cloister.agent.progress import progress
-from cloister.agent.ranking import unspent
 from cloister.agent.roles import Adviser, review
 from cloister.core.attempts import REPAIR, Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
 from cloister.core.diagnosis import Comparison
@@ -35,6 +35,7 @@ from cloister.model.roles import NO_MODEL_CALLS
 from cloister.runs.attempts.arriving import ArrivingComputer
 from cloister.runs.attempts.branching import Branching
 from cloister.runs.attempts.context import AttemptSandboxes, Base, RunSetup, SavedFiles
+from cloister.runs.attempts.scores import unspent
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
 
@@ -70,6 +71,8 @@ class Attempts:
         self._base = base
         self._sandboxes = AttemptSandboxes(services, journal, setup, base)
         self._branching = Branching(journal, setup)
+        self._asking = anyio.Lock()
+        """Held by the attempt that asks a person about its tests."""
         self._wishes = wishes(setup.request)
         start = round_start(journal.events)
         self._first: tuple[int, ...] = ()
@@ -282,7 +285,7 @@ class Attempts:
 
     async def _bring(self, sandbox: Sandbox, commit: str) -> None:
         if commit != self._setup.base:
-            await self._sandboxes.restore(sandbox, commit)
+            await self._sandboxes.resume(sandbox, commit)
 
     async def _work(
         self,
@@ -312,11 +315,12 @@ class Attempts:
             seed=setup.request.seed + number,
         )
         known = setup.results.known
+        files = SavedFiles(computer, setup, number, policy)
         evidence = Evidence(
             attempt=number,
             journal=journal,
             computer=computer,
-            files=SavedFiles(computer, setup, number, policy),
+            files=files,
             prove=partial(self._sandboxes.prove, number, inside),
             base=setup.base,
             checks=known.checks if known else (),
@@ -325,6 +329,7 @@ class Attempts:
             elsewhere=self._sandboxes.proves_elsewhere,
             later=None if known else setup.results,
             allowed=setup.request.allow_test_changes,
+            permission=self._permission(number, files),
             review=partial(self._review, Adviser(paying, journal, number)),
             cpus=self._services.quota.cpus,
         )
@@ -341,6 +346,13 @@ class Attempts:
                 beside.start_soon(arrive)
                 await work(place, evidence, choose_harness(begun.harness))
                 beside.cancel_scope.cancel()
+
+    def _permission(self, number: int, files: SavedFiles) -> Permission | None:
+        new = self._setup.request
+        if not new.ask_test_changes:
+            return None
+        patterns, seconds = new.allow_test_changes, self._services.ask_seconds
+        return Permission(number, self._journal, files, patterns, seconds, self._asking)
 
     async def _review(self, adviser: Adviser, commit: str, summary: str) -> str:
         diff = await change.diff(self._setup.bare, self._setup.base, commit)

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from cloister.agent.ranking import rank, score
 from cloister.agent.roles import Adviser, Heard, consult
 from cloister.core.attempts import Score
 from cloister.core.budget import dollars_of
@@ -15,6 +14,7 @@ from cloister.core.text import bounded
 from cloister.forge import change
 from cloister.model.api import Failure, Reply, Request, ToolSpec, UserMessage
 from cloister.runs.attempts.context import RunSetup
+from cloister.runs.attempts.scores import rank, score
 
 _JUDGE_SECONDS = 300.0
 _DIFF_CHARS = 20_000

@@ -32,9 +32,9 @@ from cloister.core.events import (
 from cloister.core.ids import RunId
 from cloister.core.log import Index, SavePoint, attempts_of, effective, root_of, save_points, seen_by
 from cloister.core.requests import NewRun, Outcome
+from cloister.core.system import in_thread
 from cloister.forge.host import in_bare
 from cloister.forge.read import copy_commit
-from cloister.system import in_thread
 
 
 class PointView(msgspec.Struct, frozen=True):
@@ -256,12 +256,15 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
     if origin is None:
         raise Bug("a run that was not forked inherits nothing")
     attempt, point = point_at(events, origin.seq)
+    earlier: list[AnyBody] = []
     ground: list[AnyBody] = []
     talk: list[AnyBody] = []
     connected = False
     for event in effective(seen_by(events, attempt)):
         body = event.body
         match body:
+            case BaseFixed() if ground:  # a rebase: what was said before it stays before it
+                earlier, ground, talk = [*earlier, *talk], [body], []
             case BaseFixed() | ChecksChosen():
                 ground.append(body)
             case BaselineTaken():
@@ -277,7 +280,7 @@ def inheritance(events: Sequence[Event], new: NewRun, who: str) -> tuple[SavePoi
             case _:
                 pass
     told: tuple[AnyBody, ...] = (PromptReceived(origin.say, who),) if origin.say else ()
-    return point, (*ground, *talk, *told)
+    return point, (*earlier, *ground, *talk, *told)
 
 
 async def check_saved(bare: Path, point: SavePoint) -> None:

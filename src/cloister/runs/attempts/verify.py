@@ -1,25 +1,28 @@
 """Verify a delivered change again from nothing: its checks on the base and on the change, in fresh sandboxes.
 
 The commits carry what is needed: their trailers name the checks and the outcome, their parents lead to the base. So
-another machine needs only the repository.
+another machine needs only the repository. A proof file (a receipt as JSON) says the same where the trailers were lost;
+it is untrusted: where both are there they must agree, and its commands run only in the sandboxes.
 """
 
 import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis, statement
 from cloister.core.errors import UserError
+from cloister.core.limits import CHECKS
 from cloister.core.requests import NewRun
+from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
 from cloister.forge.host import in_bare, must
 from cloister.runs.templates import Workshop
 from cloister.sandbox.api import Report
-from cloister.system.locks import lock_within
 
 _ROUNDS = 100
 _WAIT_SECONDS = 3_600.0
@@ -31,14 +34,48 @@ SetUp = Callable[[NewRun, Report], Awaitable[tuple[Diagnosis, ...]]]
 """Builds the environment of a commit and runs the checks of the request there."""
 
 
-class Claim(msgspec.Struct, frozen=True):
-    """What the commits of a change say about themselves."""
+PROOF_BYTES = 4 << 20
+"""Size limit of a proof file."""
+_Oid = Annotated[str, msgspec.Meta(pattern="^(?:[0-9a-f]{40}|[0-9a-f]{64})$")]
+_Line = Annotated[str, msgspec.Meta(min_length=1, max_length=4_000, pattern=r"^[^\x00-\x08\x0e-\x1f]+$")]
+_Checks = Annotated[tuple[_Line, ...], msgspec.Meta(min_length=1, max_length=CHECKS)]
 
+
+class Claim(msgspec.Struct, frozen=True):
+    """What the commits of a change, or its proof file, say about it."""
+
+    run: Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9-]{1,64}$")]
+    base: _Oid
+    commit: _Oid
+    checks: _Checks
+    outcome: Annotated[str, msgspec.Meta(max_length=20)]
+
+
+class _Proof(msgspec.Struct):
+    checks: _Checks
+
+
+class _Receipt(msgspec.Struct):
     run: str
-    base: str
+    base_commit: str
     commit: str
-    checks: tuple[str, ...]
     outcome: str
+    proof: _Proof
+
+
+def claim_of(text: bytes) -> Claim:
+    """The claim in a proof file. Raises `UserError` (`bad_proof`)."""
+    if len(text) > PROOF_BYTES:
+        raise UserError("bad_proof", f"The proof file is larger than {PROOF_BYTES >> 20} MiB.")
+    try:
+        found = msgspec.json.decode(text, type=_Receipt)
+        fields = (found.run, found.base_commit, found.commit, found.proof.checks, found.outcome)
+        return msgspec.convert(dict(zip(Claim.__struct_fields__, fields, strict=True)), Claim)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        why = one_line(str(error), 200)
+        raise UserError(
+            "bad_proof", f"This is no proof file of `cloister receipt RUN --json` with a change: {why}."
+        ) from None
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -65,18 +102,49 @@ class Verified(msgspec.Struct, frozen=True):
 _STRENGTH = ("red", "unproven", "unbroken", "proven")
 
 
-async def verify(workshop: Workshop, set_up: SetUp, repo: str, ref: str, report: Report) -> Verified:
-    """Run the proof of the change at `ref` of `repo` again. Raises `UserError` (`no_claim`)."""
+async def verify(workshop: Workshop, set_up: SetUp, repo: str, ref: str | Claim, report: Report) -> Verified:
+    """Run the proof of the change at `ref` of `repo`, or of a proof file's claim, again.
+
+    Raises `UserError` (`no_claim`, `bad_proof`).
+    """
     workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
     name = hashlib.sha256(repo.encode()).hexdigest()[:16]
     bare = workshop.repositories / f"verify-{name}.git"
     async with lock_within(bare.with_suffix(".lock"), _WAIT_SECONDS):
-        found = await workshop.forges.at(repo).fetch(repo, ref, bare)
-        claim = await read_claim(bare, found.commit)
+        name = ref.commit if isinstance(ref, Claim) else ref
+        found = await workshop.forges.bring(repo, name, bare)
+        if isinstance(ref, Claim):
+            claim = await _agreed(bare, ref)
+        else:
+            claim = await read_claim(bare, found.commit)
+        await workshop.forges.modules(repo, claim.base, bare)
         # By a path: the base may be a commit that no branch of the repository ends at.
         before = await set_up(_request(bare, claim.base, claim.checks), report)
         now = await set_up(_request(bare, claim.commit, claim.checks), report)
     return judge(claim, before, now)
+
+
+async def _agreed(bare: Path, file: Claim) -> Claim:
+    """The claim of a proof file, if the repository does not contradict it. Raises `UserError` (`bad_proof`)."""
+    below = await in_bare(bare, "merge-base", "--is-ancestor", file.base, file.commit)
+    if not below.ok or file.base == file.commit:
+        raise UserError("bad_proof", f"The change {file.commit[:12]} is not based on {file.base[:12]}.")
+    try:
+        said = await read_claim(bare, file.commit)
+    except UserError:
+        return file  # a commit whose message was rewritten
+    checks = {one_line(check, 200) for check in file.checks}
+    for what, same in (
+        ("the run", file.run == said.run),
+        ("the base", file.base == said.base),
+        ("the checks", checks <= set(said.checks)),
+        ("the outcome", _strength(file.outcome) <= _strength(said.outcome)),
+    ):
+        if not same:
+            raise UserError(
+                "bad_proof", f"The proof file contradicts the commit {file.commit[:12]} about {what}."
+            )
+    return file
 
 
 def _request(bare: Path, commit: str, checks: tuple[str, ...]) -> NewRun:

@@ -2,17 +2,26 @@
 
 import tempfile
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
 
 from cloister.core.errors import UserError
-from cloister.core.events import Event, ModelReplied, PatchChosen, PromptReceived, RunFinished, TurnEnded
+from cloister.core.events import (
+    BaseFixed,
+    Event,
+    ModelReplied,
+    PatchChosen,
+    PromptReceived,
+    RunFinished,
+    TurnEnded,
+)
 from cloister.core.log import Index, attempts_of, effective, request_of, seen_by
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, decode, harmless, one_line
 from cloister.forge.host import in_bare, must, oid
-from cloister.runs.attempts.work import base_commit, result_commit
+from cloister.runs.attempts.work import result_commit
 
 _WORDS_CHARS = 2_000
 _CALLS = 20
@@ -47,7 +56,8 @@ class LineOrigin(msgspec.Struct, frozen=True):
 
 async def why(bare: Path, events: Sequence[Event], path: str, line: int) -> LineOrigin:
     """The origin of one line of the run's newest result. Raises `UserError` (`no_change`, `no_such_line`)."""
-    run, base, result = events[0].run, base_commit(events), result_commit(events)
+    run, result = events[0].run, result_commit(events)
+    base = next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
     if base is None or result is None or not attempts_of(events):
         raise UserError("no_change", f"Run {run} has changed nothing yet.")
     last = events[-1].body
@@ -56,7 +66,9 @@ async def why(bare: Path, events: Sequence[Event], path: str, line: int) -> Line
     own = effective(seen_by(events, number))
     turns = [event for event, body in Index(own).events(TurnEnded) if body.changed]
     with tempfile.TemporaryDirectory(prefix="cloister-why-") as objects:
-        found, text = await _blamed(bare, base, (turns, result), (path, line), objects)
+        # What a rebase brought along is the base's.
+        moved = {event.seq + 1 for event, _ in list(Index(own).events(BaseFixed))[1:]}
+        found, text = await _blamed(bare, base, (turns, moved, result), (path, line), objects)
     if found is None:
         return LineOrigin(run, path, line, text, base=True)
     return _described(own, found, LineOrigin(run, path, line, text, base=False))
@@ -65,7 +77,7 @@ async def why(bare: Path, events: Sequence[Event], path: str, line: int) -> Line
 async def _blamed(
     bare: Path,
     base: str,
-    work: tuple[Sequence[Event], str],
+    work: tuple[Sequence[Event], AbstractSet[int], str],
     place: tuple[str, int],
     objects: str,
 ) -> tuple[Event | None, str]:
@@ -75,7 +87,7 @@ async def _blamed(
         "GIT_OBJECT_DIRECTORY": objects,
         "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(bare / "objects"),
     }
-    turns, result = work
+    turns, moved, result = work
     path, line = place
     tip, tree, writers = base, await _tree(bare, base), dict[str, Event | None]()
     # Save points all have the base as their parent: a chain of them is what blame can walk.
@@ -86,7 +98,8 @@ async def _blamed(
         tree = next_tree
         made = await in_bare(bare, "commit-tree", tree, "-p", tip, stdin=b"turn\n", env=env)
         tip = oid(must(made, "order the save points"))
-        writers[tip] = turn or (turns[-1] if turns else None)
+        writer = turn or (turns[-1] if turns else None)
+        writers[tip] = None if writer is None or writer.seq in moved else writer
     args = ("blame", "--porcelain", "-w", f"-L{line},{line}", tip, "--", path)
     blamed = await in_bare(bare, *args, env=env)
     if not blamed.ok:

@@ -4,19 +4,34 @@ from collections.abc import Sequence
 
 from cloister.agent.progress import progress
 from cloister.core.errors import UserError
-from cloister.core.events import AttemptEnded, BaseFixed, ChangeMade, Event, RunFinished
+from cloister.core.events import AttemptEnded, BaseFixed, ChangeMade, Event, RunFinished, TurnEnded
 from cloister.core.ids import RunId
 from cloister.core.log import Index, attempts_of, effective, of_attempt, round_start, seen_by
 from cloister.forge import change
 from cloister.forge.api import RunRepositories
+from cloister.runs.attempts.tree import point_at
 
 _UNKNOWN = 1_000_000
 """More failures than any attempt with checks has."""
 
 
 def base_commit(events: Sequence[Event]) -> str | None:
-    """The base of a run; None before it is fetched."""
-    return next((e.body.commit for e in events if isinstance(e.body, BaseFixed)), None)
+    """The base of a run, after a rebase the newest; None before it is fetched."""
+    return next((e.body.commit for e in reversed(events) if isinstance(e.body, BaseFixed)), None)
+
+
+def base_of(events: Sequence[Event], commit: str) -> str | None:
+    """The base that was in force when the run made `commit`."""
+    base: str | None = None
+    for event in events:
+        match event.body:
+            case BaseFixed():
+                base = event.body.commit
+            case TurnEnded() | AttemptEnded() | ChangeMade() if event.body.commit == commit:
+                return base
+            case _:
+                pass
+    return base
 
 
 def furthest(events: Sequence[Event]) -> str | None:
@@ -83,14 +98,21 @@ def _check_known(events: Sequence[Event], attempt: int) -> None:
 
 
 async def run_diff(
-    repositories: RunRepositories, run: RunId, events: Sequence[Event], attempt: int | None = None
+    repositories: RunRepositories,
+    run: RunId,
+    events: Sequence[Event],
+    attempt: int | None = None,
+    at: int | None = None,
 ) -> str:
-    """The work of the run, or of one attempt, as a unified diff; empty if nothing changed.
+    """The work of the run, of one attempt, or at a save point, as a unified diff; empty if nothing changed.
 
-    Raises `UserError` (`no_such_attempt`).
+    Raises `UserError` (`no_such_attempt`, `no_save_point`).
     """
-    base = base_commit(events)
-    commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
+    if at is not None:
+        commit = point_at(events, at)[1].commit
+    else:
+        commit = result_commit(events) if attempt is None else attempt_commit(events, attempt)
+    base = None if commit is None else base_of(events, commit)
     if base is None or commit is None or commit == base:
         return ""
     return await change.diff(await repositories.open(run), base, commit)

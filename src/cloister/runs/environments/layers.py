@@ -30,6 +30,7 @@ from cloister.core.ids import SandboxId
 from cloister.core.log import Journal
 from cloister.core.repository import FILES as SETTINGS
 from cloister.core.requests import NewRun, Quota
+from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
@@ -41,16 +42,14 @@ from cloister.forge import read, workspace
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
-from cloister.runs.images.image_build import keep
-from cloister.runs.run_rules import govern, run_layer
+from cloister.runs.run_rules import govern, reachable, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
-from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
+from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec, keep
 from cloister.sandbox.local.spec import SEARCH_PATH
 from cloister.sandbox.store.api import is_kept
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.recipes import Environment
-from cloister.system.locks import lock_within
 
 logger = logging.getLogger(__name__)
 
@@ -601,7 +600,9 @@ async def set_up_repository(
     workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
     bare = workshop.repositories / f"environment-{name}.git"
     async with lock_within(bare.with_suffix(".lock"), SETUP_SECONDS):
-        base = await services.forges.at(request.repo).fetch(request.repo, request.ref, bare)
+        above = await anyio.to_thread.run_sync(services.rules.above, request.repo)
+        reach = reachable((*above, run_layer(request)))
+        base = await services.forges.bring(request.repo, request.ref, bare, reach)
         governed = await govern(services.rules, request, services.quota, bare, base.commit)
         policy = (*governed.policy, run_layer(request))
         outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit

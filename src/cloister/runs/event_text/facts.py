@@ -1,6 +1,7 @@
 """Single facts of a run as words: a tool call, a check, a sandbox. Pure; all text comes out harmless."""
 
 import json
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import assert_never
@@ -373,3 +374,20 @@ def delivery(body: e.ChangeDelivered | e.DeliveryFailed) -> Iterator[Piece]:
     elif body.url:
         yield Line(f"→ pull request {one_line(body.url, 200)}", "good")
     yield IDLE
+
+
+def question(body: e.QuestionAsked | e.QuestionAnswered, run: str, width: int) -> Iterator[Line]:
+    """A question of the model, and its answer."""
+    if isinstance(body, e.QuestionAnswered):
+        by = (
+            "no answer in time, goes on with"
+            if body.who == "deadline"
+            else f"{one_line(body.who, 40)} answers:"
+        )
+        yield Line(f"? {body.question}: {by} {one_line(body.text, width)}", "said")
+        return
+    yield Line(f"? the model asks ({body.question}): {one_line(body.text, 2_000)}", "head")
+    yield from (Line(f"    - {one_line(choice, width)}", "plain") for choice in body.choices)
+    until = time.strftime("%H:%M:%S", time.localtime(body.deadline))
+    yield Line(f"    else, at {until}: {one_line(body.default, width)}", "dim")
+    yield Line(f"    cloister answer {run} {body.question} TEXT", "dim")

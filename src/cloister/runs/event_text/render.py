@@ -53,6 +53,8 @@ _Action = (
     e.ActionDecided
     | e.AskRaised
     | e.AskAnswered
+    | e.QuestionAsked
+    | e.QuestionAnswered
     | e.ToolReturned
     | e.ChecksRan
     | e.ProofTaken
@@ -64,6 +66,8 @@ _Rest = (
     | e.PhaseEnded
     | e.TurnEnded
     | e.StopRequested
+    | e.PauseRequested
+    | e.ResumeRequested
     | e.ConnectionDecided
     | e.ConnectionClosed
     | e.RequestDecided
@@ -77,6 +81,11 @@ ASK_LINES = 30
 """Lines of an action that are shown to the person who decides on it."""
 
 _THINKING = Status("waiting for the model")
+_STEERED = {
+    e.StopRequested: ("■ {} asked the run to stop", Status("stopping")),
+    e.PauseRequested: ("‖ {} pauses the run before its next step", Status("paused by a person")),
+    e.ResumeRequested: ("▸ {} lets the run go on", _THINKING),
+}
 
 _CallKey = tuple[int, str]
 """Attempt and id of a tool call."""
@@ -354,6 +363,8 @@ class Renderer:
                 yield from self._ask(event, body)
             case e.AskAnswered():
                 yield Line(f"? {body.ask}: {body.answer} by {one_line(body.who, 40)}", "head")
+            case e.QuestionAsked() | e.QuestionAnswered():
+                yield from facts.question(body, event.run, self._width)
             case e.ToolReturned():
                 yield from self._announce(body.attempt, body.call)
                 yield from self._returned(body)
@@ -417,9 +428,10 @@ class Renderer:
             case e.PolicyFixed():
                 yield from facts.policy(body)
                 yield from self._default(body.harness)
-            case e.StopRequested():
-                yield Line(f"■ {one_line(body.who, 40)} asked the run to stop", "warn")
-                yield Status("stopping")
+            case e.StopRequested() | e.PauseRequested() | e.ResumeRequested():
+                said, status = _STEERED[type(body)]
+                yield Line(said.format(one_line(body.who, 40)), "warn")
+                yield status
             case e.ConnectionDecided():
                 where = one_line(f"{body.host}:{body.port}", 200)
                 if body.effect == "deny":

@@ -26,7 +26,7 @@ from cloister.runs.images import image_context as context
 from cloister.runs.images.dockerfile import Instruction, Mount, Parsed, Stage, State
 from cloister.runs.images.image_context import Member, Shape, Tree
 from cloister.runs.images.registries import check_registry, judged_network
-from cloister.sandbox.api import SCRATCH, SNAPSHOT_PREFIX, Host, Keepable, Sandbox
+from cloister.sandbox.api import SCRATCH, SNAPSHOT_PREFIX, Host, Sandbox, keep
 from cloister.sandbox.container.oci import GUEST
 from cloister.sandbox.local.spec import SEARCH_PATH
 from cloister.sandbox.templates import oci, root
@@ -178,14 +178,6 @@ class ImageBuilder:
             "template_failed",
             f"The template {name} could not be built: {why} (`cloister template log {name}`)",
         )
-
-
-async def keep(sandbox: Sandbox, at: Path, *, shared: bool = False) -> None:
-    """Copy the files of a sandbox to the new directory `at`; see `Keepable`. Raises `HostError` (`cannot_keep`)."""
-    if not isinstance(sandbox, Keepable):
-        tier = sandbox.info.isolation.tier
-        raise HostError("cannot_keep", f"Templates cannot be made from sandboxes of the tier {tier}.")
-    await sandbox.keep(at, shared=shared)
 
 
 _LACKS = {"git": "no run can start from it", "bash": "shell command lines will fail"}

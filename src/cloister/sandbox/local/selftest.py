@@ -15,12 +15,12 @@ import msgspec
 from cloister.core.computer import Command
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import TierName
+from cloister.core.system.locks import lock
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.api import Sandbox, TierReport
 from cloister.sandbox.container import oci
 from cloister.sandbox.container.oci import CANDIDATES, Way
-from cloister.system.locks import lock
 
 STARTS = 50
 """Programs that a test starts inside: one packaged gVisor fails only when it has to fork often."""

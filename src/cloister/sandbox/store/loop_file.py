@@ -18,10 +18,10 @@ from pathlib import Path
 import anyio
 
 from cloister.core.errors import HostError
+from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import capture
 from cloister.sandbox.store import api, btrfs_ioctl
-from cloister.system.locks import lock_within
 
 # Mount a filesystem in a file for this process alone. All functions raise `OSError`.
 #

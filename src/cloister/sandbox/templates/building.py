@@ -24,10 +24,10 @@ from cloister.core import limits
 from cloister.core.computer import Command, Computer, Output
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import HostError, UserError
+from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, harmless, inert, one_line
 from cloister.sandbox._spawn import capture, pipes, remove_tree, spawn
 from cloister.sandbox.api import Report
-from cloister.system.locks import lock_within
 
 logger = logging.getLogger(__name__)
 
@@ -212,7 +212,9 @@ _NPM_LOG = re.compile(r"/_logs/|npm-debug\.log")
 _POINTS = re.compile(r"(?i)\b(?:see|found|full|complete|detailed|debug|more|saved|written|check)\b")
 _LOG = re.compile(r"\blogs?\b")
 _NOISE = re.compile(
-    r"(?i)^(?:npm (?:notice|err(?:or|!)\s*$)|\[notice\]|note: this error originates|hint: see above)"
+    r"(?i)^(?:npm (?:notice|err(?:or|!)\s*$)|\[notice\]|note: this error originates|hint: see above|"
+    r"\[ERROR\]\s*(?:$|\[Help|For more information|Re-run Maven|To see the full|The project .* has \d+ errors?$|\[ERROR\] Some problems)|"
+    r"chruby not|First, try this link|If there aren't any reports|Unfortunately, an unexpected error)"
 )
 _ERROR = re.compile(
     r"(?i)error|fail|fatal|cannot|can't|could ?n[o']t|unable|not found|no such|not installed|denied|refused|missing|"

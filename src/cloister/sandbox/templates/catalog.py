@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from cloister.core.errors import HostError, UserError
+from cloister.core.system import locks
 from cloister.core.text import decode, one_line
 from cloister.sandbox._spawn import remove_tree
 from cloister.sandbox.api import SCRATCH, Report
@@ -32,7 +33,6 @@ from cloister.sandbox.templates.recipes import (
     with_stand_ins,
     write_recipe,
 )
-from cloister.system import locks
 
 _DIRECTORY = re.compile(r"(?P<stem>.+-[0-9a-f]{12})(?:\.(?P<serial>[0-9]{1,9}))?")
 _LOG_SHOWN_BYTES = 4_194_304

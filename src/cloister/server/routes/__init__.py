@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from litestar.di import NamedDependency
 
-from cloister.app.verbs.api import role_of
+from cloister.app.verbs.declare import role_of
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs  # noqa: F401  (named as text below)

@@ -1,4 +1,4 @@
-"""Routes of the audit, of named tokens, of model files and of the rules."""
+"""Routes of the audit, of named tokens, of model files, of the rules and of notices about runs."""
 
 from collections.abc import Awaitable
 from typing import Annotated
@@ -8,7 +8,8 @@ from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs, no_report
+from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs
+from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.records import (
     Explained,
     LocalModel,
@@ -18,6 +19,7 @@ from cloister.app.verbs.records import (
     RuleContext,
     TokenInfo,
 )
+from cloister.app.verbs.webhooks import DeadDelivery, MadeWebhook, NewWebhook, WebhookInfo, WebhookVerbs
 from cloister.egress.packages import Meaning
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.audit.verify import Verdict
@@ -226,3 +228,56 @@ async def get_set(
     again: Annotated[bool, QueryParameter(description="Ask the package clients again.")] = False,
 ) -> Meaning:
     return await verbs.policy.sets(name, again=again)
+
+
+# Notices about runs.
+
+
+WebhookName = Annotated[str, PathParameter(description="A webhook's name.")]
+DeliveryId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
+
+class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The dead deliveries to try again."""
+
+    ids: Annotated[tuple[DeliveryId, ...], msgspec.Meta(max_length=1_000)] = ()
+    """None is all of them."""
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """How many deliveries are tried again."""
+
+    count: int
+
+
+@get("/v1/webhooks", **of(WebhookVerbs.list, "Where notices about runs go", "listWebhooks"))
+async def list_webhooks(verbs: Given) -> tuple[WebhookInfo, ...]:
+    return await verbs.webhooks.list()
+
+
+@post("/v1/webhooks", **of(WebhookVerbs.add, "Send notices to an address", "addWebhook", 201))
+async def add_webhook(data: JSONBody[NewWebhook], verbs: Given) -> MadeWebhook:
+    return await verbs.webhooks.add(data)
+
+
+@delete("/v1/webhooks/{name:str}", **of(WebhookVerbs.remove, "Send no more notices there", "deleteWebhook"))
+async def delete_webhook(name: WebhookName, verbs: Given) -> None:
+    await verbs.webhooks.remove(name)
+
+
+@post("/v1/webhooks/{name:str}/test", **of(WebhookVerbs.test, "Send a test notice", "testWebhook", 202))
+async def test_webhook(name: WebhookName, verbs: Given) -> None:
+    await verbs.webhooks.test(name)
+
+
+@get("/v1/dead-deliveries", **of(WebhookVerbs.dead, "Notices that were given up", "listDeadDeliveries"))
+async def list_dead(verbs: Given) -> tuple[DeadDelivery, ...]:
+    return await verbs.webhooks.dead()
+
+
+@post(
+    "/v1/dead-deliveries/replay",
+    **of(WebhookVerbs.replay, "Try notices again that were given up", "replayDeliveries", 200),
+)
+async def replay(data: JSONBody[Replay], verbs: Given) -> Replayed:
+    return Replayed(await verbs.webhooks.replay(data.ids))

@@ -8,6 +8,7 @@ from litestar import MediaType, Response, delete, get, post
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
+from cloister.app.triggers import RUN_KEY
 from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
@@ -19,24 +20,35 @@ from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
 from cloister.runs.attempts.why import LineOrigin
 from cloister.runs.budget import BudgetReport
-from cloister.runs.delivery import Removed
+from cloister.runs.delivery import Removal, Removed
 from cloister.runs.event_text.lines import EventWords
 from cloister.runs.event_text.render import words
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
-from cloister.server.routes import Given, of
-
-SEQ_MAX = 2**53
-"""Beyond this JSON numbers are not exact everywhere."""
+from cloister.server.messages import SEQ_MAX, Seq, Text
+from cloister.server.routes import Given, Wait, of
 
 Run = Annotated[str, PathParameter(description="A run's id, or the start of one.")]
 After = Annotated[int, QueryParameter(ge=0, le=SEQ_MAX, description="Only events with a greater `seq`.")]
+Before = Annotated[
+    int | None,
+    QueryParameter(
+        ge=1, le=SEQ_MAX, description="The last events with a smaller `seq`, in the order of the log."
+    ),
+]
 Attempt = Annotated[
     int | None, QueryParameter(ge=0, le=1_000_000, description="Only what this attempt did and inherited.")
 ]
-Seq = Annotated[int, msgspec.Meta(ge=1, le=SEQ_MAX)]
+At = Annotated[
+    int | None, QueryParameter(ge=0, le=SEQ_MAX, description="The files as they were at this save point.")
+]
+Once = Annotated[
+    str | None,
+    HeaderParameter(
+        name="Idempotency-Key", description="The caller's id of the message: sent again, it is done once."
+    ),
+]
 Subject = Annotated[str, QueryParameter(description="A run, or an attempt of it: `RUN/K`.")]
-Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 
 
 class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +70,14 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     answer: Literal["allow", "deny"]
     ask: str | None = None
+    """Its id; not needed while one question is open."""
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A person's answer to a question of the model, a `QuestionAsked` event."""
+
+    text: str
+    question: str | None = None
     """Its id; not needed while one question is open."""
 
 
@@ -108,6 +128,10 @@ async def new_run(
         if data.key not in (None, idempotency_key):
             raise UserError("bad_request", "The header Idempotency-Key and the field key differ: send one.")
         data = msgspec.structs.replace(data, key=idempotency_key)
+    if data.key is not None and data.key.startswith(RUN_KEY):
+        raise UserError(
+            "bad_request", f"Keys that begin with {RUN_KEY!r} are those of triggers: use another."
+        )
     admitted = await verbs.runs.submit(data)
     return Response(admitted, status_code=201 if admitted.made else 200)
 
@@ -125,6 +149,17 @@ async def list_runs(  # noqa: PLR0913  (each parameter is one of the query)
     who: Annotated[str | None, QueryParameter(description="Only runs that this person started.")] = None,
 ) -> tuple[RunRow, ...]:
     return await verbs.runs.list(limit, before, which, outcome, repo, who)
+
+
+class Collect(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether to remove, or only to say what would be removed."""
+
+    dry_run: bool = False
+
+
+@post("/v1/gc", **of(RunVerbs.gc, "Remove what is older than the settings keep", "collect", 200))
+async def collect(data: JSONBody[Collect], verbs: Given, wait: Wait) -> tuple[Removal, ...]:
+    return await wait(verbs.runs.gc(data.dry_run))
 
 
 @get("/v1/counts", **of(RunVerbs.counts, "How many runs are in each state", "countRuns"))
@@ -157,14 +192,25 @@ async def metrics(verbs: Given) -> str:
     return "\n".join(lines) + "\n"
 
 
+@get("/metrics", include_in_schema=False, media_type="text/plain; version=0.0.4", **of(RunVerbs.counts))
+async def usual_metrics(verbs: Given) -> str:
+    return await metrics.fn(verbs)
+
+
 @get("/v1/runs/{run:str}", **of(RunVerbs.view, "One run as it stands", "getRun"))
 async def get_run(run: Run, verbs: Given) -> RunView:
     return await verbs.runs.view(run)
 
 
 @get("/v1/runs/{run:str}/row", **of(RunVerbs.row, "One run as lists show it", "getRow"))
-async def get_row(run: Run, verbs: Given) -> RunRow:
-    return await verbs.runs.row(run)
+async def get_row(
+    run: Run,
+    verbs: Given,
+    told: Annotated[
+        bool, QueryParameter(description="False leaves out what takes a look at the log.")
+    ] = True,
+) -> RunRow:
+    return await verbs.runs.row(run, told=told)
 
 
 @get("/v1/runs/{run:str}/events", **of(RunVerbs.events, "The log of a run", "listEvents"))
@@ -174,8 +220,9 @@ async def list_events(
     after: After = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
     attempt: Attempt = None,
+    before: Before = None,
 ) -> tuple[Event, ...]:
-    return await verbs.runs.events(run, after, limit, attempt)
+    return await verbs.runs.events(run, after, limit, attempt, before)
 
 
 @get("/v1/runs/{run:str}/words", **of(RunVerbs.events, "The log of a run in words", "getWords"))
@@ -193,36 +240,58 @@ async def get_words(
     **of(RunVerbs.diff, "The run's change as a unified diff", "getDiff"),
     media_type=MediaType.TEXT,
 )
-async def get_diff(run: Run, verbs: Given, attempt: Attempt = None) -> str:
-    return await verbs.runs.diff(run, attempt)
+async def get_diff(run: Run, verbs: Given, attempt: Attempt = None, at: At = None) -> str:
+    return await verbs.runs.diff(run, attempt, at)
 
 
 @post("/v1/runs/{run:str}/say", **of(RunVerbs.say, "Send the run a message", "say", 200))
-async def say(run: Run, data: JSONBody[Say], verbs: Given) -> Event:
-    return await verbs.runs.say(run, data.text, data.origin)
+async def say(run: Run, data: JSONBody[Say], verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.say(run, data.text, data.origin, key)
+
+
+@post("/v1/runs/{run:str}/rebase", **of(RunVerbs.rebase, "Replay the change on a moved base", "rebase", 200))
+async def rebase(run: Run, verbs: Given) -> Event:
+    return await verbs.runs.rebase(run)
 
 
 @post("/v1/runs/{run:str}/stop", **of(RunVerbs.stop, "Ask the run to stop", "stop", 200))
-async def stop(run: Run, verbs: Given) -> Event:
-    return await verbs.runs.stop(run)
+async def stop(run: Run, verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.stop(run, key)
+
+
+@post("/v1/runs/{run:str}/pause", **of(RunVerbs.pause, "Wait before the next step", "pause", 200))
+async def pause(run: Run, verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.pause(run, key)
+
+
+@post("/v1/runs/{run:str}/resume", **of(RunVerbs.resume, "Let a paused run go on", "resume", 200))
+async def resume(run: Run, verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.resume(run, key)
 
 
 @post("/v1/runs/{run:str}/interrupt", **of(RunVerbs.interrupt, "Stop the current step", "interrupt", 200))
-async def interrupt(run: Run, verbs: Given) -> Event:
-    return await verbs.runs.interrupt(run)
+async def interrupt(run: Run, verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.interrupt(run, key)
 
 
 @post(
     "/v1/runs/{run:str}/model",
     **of(RunVerbs.use_model, "Continue the run with another model", "useModel", 200),
 )
-async def use_model(run: Run, data: JSONBody[UseModel], verbs: Given) -> Event:
-    return await verbs.runs.use_model(run, data.model)
+async def use_model(run: Run, data: JSONBody[UseModel], verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.use_model(run, data.model, key)
 
 
 @post("/v1/runs/{run:str}/answer", **of(RunVerbs.answer, "Answer a question of the run", "answer", 200))
-async def answer(run: Run, data: JSONBody[Answer], verbs: Given) -> Event:
-    return await verbs.runs.answer(run, data.ask, data.answer)
+async def answer(run: Run, data: JSONBody[Answer], verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.answer(run, data.ask, data.answer, key)
+
+
+@post(
+    "/v1/runs/{run:str}/questions", **of(RunVerbs.reply, "Answer a question of the model", "replyToRun", 200)
+)
+async def reply(run: Run, data: JSONBody[Reply], verbs: Given, key: Once = None) -> Event:
+    return await verbs.runs.reply(run, data.question, data.text, key)
 
 
 @get("/v1/runs/{run:str}/tree", **of(RunVerbs.tree, "The attempts of a run and their save points", "getTree"))
@@ -233,16 +302,16 @@ async def get_tree(run: Run, verbs: Given) -> TreeView:
 @post(
     "/v1/runs/{run:str}/fork", **of(RunVerbs.fork, "Continue from a save point in a new run", "forkRun", 201)
 )
-async def fork_run(run: Run, data: JSONBody[ForkRun], verbs: Given) -> Admitted:
-    return await verbs.runs.fork(run, data.at, data.prompt)
+async def fork_run(run: Run, data: JSONBody[ForkRun], verbs: Given, key: Once = None) -> Admitted:
+    return await verbs.runs.fork(run, data.at, data.prompt, key)
 
 
 @post(
     "/v1/runs/{run:str}/rewind",
     **of(RunVerbs.rewind, "Continue from an earlier save point", "rewindRun", 200),
 )
-async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: Given) -> GoesOn:
-    return GoesOn(await verbs.runs.rewind(run, data.to))
+async def rewind_run(run: Run, data: JSONBody[Rewind], verbs: Given, key: Once = None) -> GoesOn:
+    return GoesOn(await verbs.runs.rewind(run, data.to, key))
 
 
 @get("/v1/runs/{run:str}/why", **of(RunVerbs.why, "The turn that wrote a line", "getWhy"))
@@ -293,6 +362,17 @@ async def applied(run: Run, data: JSONBody[Applied], verbs: Given) -> None:
 )
 async def open_pull_request(run: Run, verbs: Given) -> ChangeDelivered:
     return await verbs.runs.pull_request(run)
+
+
+@get(
+    "/v1/forge/repositories",
+    **of(RunVerbs.repositories, "Repositories at a forge, by a pattern", "findRepositories"),
+)
+async def find_repositories(
+    verbs: Given,
+    pattern: Annotated[str, QueryParameter(description="`host/owner/pattern`, such as `github.com/acme/*`.")],
+) -> tuple[str, ...]:
+    return await verbs.runs.repositories(pattern)
 
 
 @get("/v1/forge", **of(RunVerbs.check_forge, "Whether pull requests can be opened", "checkForge"))

@@ -33,6 +33,10 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     n: Annotated[int, Meta(ge=1, le=limits.FORKS)] = 1
 
 
+_SANDBOX, _SNAPSHOT, _FORK = NewSandbox(), NewSnapshot(), Fork()
+"""The bodies of requests without one."""
+
+
 @post(
     "/v1/sandboxes",
     **of(SandboxVerbs.create, "Open a sandbox", "newSandbox", 201),
@@ -40,7 +44,9 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         200: ResponseSpec(SandboxInfo, description="The same task_id: it lives.", generate_examples=False)
     },
 )
-async def new_sandbox(data: JSONBody[NewSandbox], verbs: Given, wait: Wait) -> Response[SandboxInfo]:
+async def new_sandbox(
+    verbs: Given, wait: Wait, data: JSONBody[NewSandbox] = _SANDBOX
+) -> Response[SandboxInfo]:
     info, made = await wait(verbs.sandboxes.create(data, log_progress))
     return Response(info, status_code=201 if made else 200)
 
@@ -82,7 +88,7 @@ async def execute_code(sandbox: SandboxName, data: JSONBody[Execute], verbs: Giv
     **of(SandboxVerbs.fork, "Fork a sandbox that lives", "forkSandbox", 201),
 )
 async def fork_sandbox(
-    sandbox: SandboxName, data: JSONBody[Fork], verbs: Given, wait: Wait
+    sandbox: SandboxName, verbs: Given, wait: Wait, data: JSONBody[Fork] = _FORK
 ) -> tuple[SandboxInfo, ...]:
     return await wait(verbs.sandboxes.fork(sandbox, data.n))
 
@@ -92,7 +98,7 @@ async def fork_sandbox(
     **of(SnapshotVerbs.take, "Keep the files of a sandbox", "newSnapshot", 201),
 )
 async def new_snapshot(
-    sandbox: SandboxName, data: JSONBody[NewSnapshot], verbs: Given, wait: Wait
+    sandbox: SandboxName, verbs: Given, wait: Wait, data: JSONBody[NewSnapshot] = _SNAPSHOT
 ) -> SnapshotInfo:
     return await wait(verbs.snapshots.take(sandbox, data.name))
 

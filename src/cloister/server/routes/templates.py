@@ -13,7 +13,7 @@ from cloister.app.verbs.api import EnvironmentVerbs, RunVerbs, TemplateVerbs
 from cloister.app.verbs.records import EnvironmentInfo
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
-from cloister.runs.attempts.verify import Verified
+from cloister.runs.attempts.verify import Claim, Verified
 from cloister.sandbox.api import Report
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
@@ -109,10 +109,12 @@ async def set_up_environment(
 
 
 class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    ref: Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
-    """The branch or the commit with the change; without `repo`, a run."""
+    ref: Annotated[str, msgspec.Meta(min_length=1, max_length=1_200)]
+    """The branch or the commit with the change; without `repo`, a run or the address of a pull request."""
     repo: Annotated[str, msgspec.Meta(max_length=4_096)] = ""
     """A path on the server's machine or a git URL."""
+    claim: Claim | None = None
+    """What a proof file says; with `repo`, in place of `ref`."""
     progress: bool = False
 
 
@@ -120,9 +122,12 @@ class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 async def verify_change(
     data: JSONBody[ToVerify], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
 ) -> Response[Verified]:
+    def work(report: Report) -> Awaitable[Verified]:
+        return verbs.runs.verify(data.repo, data.ref, report, data.claim)
+
     if data.progress:
-        return ProgressLines(lambda report: verbs.runs.verify(data.repo, data.ref, report), sockets.leaving)
-    return Response(await wait(verbs.runs.verify(data.repo, data.ref, log_progress)))
+        return ProgressLines(work, sockets.leaving)
+    return Response(await wait(work(log_progress)))
 
 
 @get(

@@ -77,6 +77,7 @@ def test_requirements_go_green_and_the_registry_is_closed_during_the_run(
     assert refused, "the door is closed again"
     told = [body["text"] for body in bodies(cloister, "ToolReturned") if body["tool"] == "bash"]
     assert "pip could not reach" in told[0] and "--rule 'allow connect:@pypi'" in told[0]
+    assert "add the package there and call finish" in told[0]
     allowed = [body for body in bodies(cloister, "ConnectionDecided") if body["effect"] == "allow"]
     assert all("set-up" in body["rule"] for body in allowed)
     if environment["built"]:

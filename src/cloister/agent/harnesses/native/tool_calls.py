@@ -1,0 +1,120 @@
+"""One tool call: decode the arguments, get approval, run. The decision is in the log before the tool runs."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from cloister.agent.approvals import Approvals, Ruling
+from cloister.agent.tools import TOOLS
+from cloister.agent.tools.api import AnyTool, Observation, answered_by_the_loop, observe
+from cloister.core.computer import Computer, Stream
+from cloister.core.events import (
+    AnyBody,
+    CommandOutput,
+    ConnectionDecided,
+    ModelReplied,
+    SandboxOpened,
+    ToolReturned,
+)
+from cloister.core.log import Journal
+from cloister.core.requests import ToolCall
+from cloister.core.text import decode, one_line
+from cloister.environment.installers import Refusal, explain_to_model
+from cloister.model.api import INVALID_ARGUMENTS
+from cloister.policy.api import Policy
+
+
+class ToolCalls:
+    """Runs the calls of a model, as far as the policy allows."""
+
+    def __init__(
+        self, attempt: int, journal: Journal, computer: Computer, policy: Policy, ask_seconds: float
+    ) -> None:
+        self._attempt = attempt
+        self._journal = journal
+        self._computer = computer
+        self._approvals = Approvals(attempt, journal, computer, policy, ask_seconds)
+        self._recorded: Ruling | None = None
+        """The ruling about the first call of the newest reply, recorded with the reply."""
+
+    async def follow(self, reply: ModelReplied) -> tuple[AnyBody, ...]:
+        """The ruling about the first call of `reply`. Recorded with the reply, it saves a transaction."""
+        self._recorded = None
+        for call in reply.calls[:1]:
+            known = decoded(call)
+            if isinstance(known, tuple) and known[0].run is not answered_by_the_loop:
+                self._recorded = await self._approvals.rule(call, *known)
+                return self._recorded.bodies
+        return ()
+
+    async def run(self, call: ToolCall) -> ToolReturned:
+        """Run one call and return its result, which the caller records."""
+        started = time.monotonic()
+        observation = await self._observe(call)
+        return ToolReturned(
+            self._attempt,
+            call.id,
+            call.name,
+            observation.ok,
+            observation.text,
+            time.monotonic() - started,
+            observation.exit_code,
+            self._approvals.provenance.origin(call.name),
+        )
+
+    async def _observe(self, call: ToolCall) -> Observation:
+        known = decoded(call)
+        if isinstance(known, Observation):
+            return known
+        tool, args = known
+        ruling, self._recorded = self._recorded, None
+        if ruling is None or ruling.call is not call:
+            ruling = await self._approvals.rule(call, tool, args)
+            await self._journal.append(*ruling.bodies)
+        effect, why = await self._approvals.outcome(ruling)
+        if effect != "allow":
+            return observe(False, f"Not allowed: {why}.")
+
+        def show(stream: Stream, data: bytes) -> None:
+            self._journal.show(CommandOutput(self._attempt, call.id, stream, decode(data)))
+
+        before = len(self._journal.events)
+        observation = await tool.run(self._computer, args, show)
+        return self._explained(observation, call, before)
+
+    def _explained(self, observation: Observation, call: ToolCall, before: int) -> Observation:
+        """Name the connections that were denied meanwhile: clients report them as missing packages."""
+        since = [event.body for event in self._journal.events[before:]]
+        refused = [body for body in since if isinstance(body, ConnectionDecided) and body.effect == "deny"]
+        if not refused:
+            return observation
+        opened = self._journal.index.of(SandboxOpened)
+        others = {body.sandbox for body in opened if body.attempt not in (None, self._attempt)}
+        mine = [Refusal(one.host, one.port, one.rule) for one in refused if one.sandbox not in others]
+        told = explain_to_model(str(call.arguments.get("command", "")), mine)
+        return (
+            observe(observation.ok, f"{observation.text}\n[{told}]", observation.exit_code)
+            if told
+            else observation
+        )
+
+
+def decoded(call: ToolCall) -> tuple[AnyTool, Any] | Observation:
+    """The tool and its decoded arguments, or an observation that says what is wrong with the call."""
+    tool = TOOLS.get(call.name)
+    if tool is None:
+        return observe(
+            False, f"There is no tool `{one_line(call.name, 60)}`. Available: {', '.join(sorted(TOOLS))}."
+        )
+    if set(call.arguments) == {INVALID_ARGUMENTS}:
+        sent = str(call.arguments[INVALID_ARGUMENTS])
+        return observe(
+            False,
+            f"The arguments of `{tool.name}` are not a complete JSON object (cut off at {one_line(sent[-80:], 80)!r}). "
+            "Split the call if it was too long.",
+        )
+    try:
+        return tool, msgspec.convert(call.arguments, tool.args)
+    except msgspec.ValidationError as error:
+        return observe(False, f"Invalid arguments of `{tool.name}`: {error}.")

@@ -1,0 +1,232 @@
+"""Enumerates the changes of suspicious places, best first. Pure: the same input gives the same order."""
+
+import hashlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple, overload
+
+from tree_sitter import Node
+
+from cloister.agent.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
+from cloister.agent.harnesses.repair.rules.api import Facts, Rule
+from cloister.agent.harnesses.repair.rules.table import RULES
+from cloister.agent.harnesses.repair.suite import is_test, language_of
+from cloister.agent.harnesses.repair.syntax import Cut, File, header_end, own
+
+_FILES = 60
+_MOST = 12_000
+_LIKELY = 0.2
+"""Rules with such a prior come first, for so many candidates; then the others, for `_DEEPER` more."""
+_DEEPER = 6_000
+_DEFINITION = 0.3
+"""How suspicious a definition at module level is, beside the lines that use its name."""
+_UNUSED = 0.08
+"""How suspicious other code is that runs at import time, beside the most suspicious line."""
+_PAIRED = 24
+_CONSTANT = re.compile(
+    r"""\(?(-?\d[\d.]*|None|True|False|true|false|null|nil|undefined|\[\]|\{\}|""|'[^']*'|"[^"]*")\)?"""
+)
+_NESTED = frozenset(("not_operator", "parenthesized_expression"))
+_LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
+
+
+class _Found(NamedTuple):
+    score: float
+    rule: Rule
+    file: File
+    cut: Cut
+    flags: tuple[Flag, ...]
+
+
+class Ordered(Sequence[Candidate]):
+    """Changes, best first. A search tries a part of them, so each becomes a candidate when it is asked for."""
+
+    def __init__(self, found: Sequence[_Found], more: Sequence[Candidate] = ()) -> None:
+        self._found, self._more = found, more
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._more)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> "list[Candidate]": ...
+    def __getitem__(self, index: int | slice) -> "Candidate | list[Candidate]":
+        if isinstance(index, slice):
+            return [self[at] for at in range(*index.indices(len(self)))]
+        if index >= len(self._found):
+            return self._more[index - len(self._found)]
+        one = self._found[index]
+        score = (round(one.rule.prior, 6), round(one.score, 6))
+        return Candidate(
+            index, one.rule.name, one.file.path, hunks_of(one.file, (one.cut,)), *score, one.flags
+        )
+
+    def with_pairs(self) -> "Ordered":
+        """The same, and then combinations of two of the best."""
+        return Ordered(self._found, list(pairs(self[:_PAIRED], len(self._found))))
+
+
+def candidates(
+    sources: Mapping[str, str], suspects: Sequence[Suspect], facts: Facts, seed: int = 0
+) -> Ordered:
+    """The single changes, best first. Files of tests are never changed."""
+    found: dict[tuple[str, int, int, str], _Found] = {}
+    known = dict.fromkeys((*(one.path for one in suspects), *sources))
+    paths = [path for path in known if path in sources and language_of(path) and not is_test(path)]
+    files = [File(path, sources[path]) for path in paths[:_FILES]]
+    scored = _scored(files, suspects)
+    for deep, most in ((False, _MOST), (True, _MOST + _DEEPER)):
+        for score, file, statement in scored:
+            for one in _of_statement(file, statement, score, facts, deep=deep):
+                key = (file.path, *one.cut)
+                # The same text by two rules: a flag of either counts.
+                if key not in found or _rank(found[key]) < _rank(one):
+                    found[key] = one
+            if len(found) > most:
+                break
+    return Ordered(sorted(found.values(), key=lambda one: (-round(one.score, 9), _tie(one, seed))))
+
+
+def _rank(one: _Found) -> tuple[bool, float]:
+    return bool(one.flags), one.score
+
+
+def _tie(one: _Found, seed: int) -> bytes:
+    return hashlib.sha256(f"{seed}:{one.file.path}:{one.cut}".encode(errors="surrogatepass")).digest()
+
+
+def _of_statement(file: File, statement: Node, score: float, facts: Facts, *, deep: bool) -> Iterator[_Found]:
+    for node in own(statement):
+        for rule in RULES:
+            if (rule.place == "statement" and node != statement) or deep != (rule.prior < _LIKELY):
+                continue
+            for prior, cut in rule.changes(node, file, facts):
+                flags = (*rule.flags, *_weakened(rule, statement), *_decided(node, cut))
+                weight = 0.02 if flags else 1.0
+                yield _Found(score * prior * weight, rule, file, cut, flags)
+
+
+def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
+    """Whether a change makes a check of the product demand less: a raise, an assert, or a condition around one."""
+    checks = _first(statement).type in ("raise_statement", "assert_statement", "throw_statement")
+    return ("weakens_check",) if checks and rule.name in _LOOSENING else ()
+
+
+def _first(statement: Node) -> Node:
+    """The first statement under a condition; the statement itself if it has none."""
+    inside = statement.child_by_field_name("consequence")
+    return inside.named_children[0] if inside is not None and inside.named_children else statement
+
+
+def _decided(node: Node, cut: Cut) -> tuple[Flag, ...]:
+    """Whether a change puts a constant in place of a condition or of its part: code is then never reached."""
+    if cut[:2] != (node.start_byte, node.end_byte) or not _CONSTANT.fullmatch(cut[2]):
+        return ()
+    above = node.parent
+    while above is not None and (above.type in _NESTED or _is_logical(above)):
+        node, above = above, above.parent
+    decides = above is not None and above.child_by_field_name("condition") == node
+    return ("deletes_code",) if decides else ()
+
+
+def _scored(files: Sequence[File], suspects: Sequence[Suspect]) -> list[tuple[float, File, Node]]:
+    """Statements with their suspicion, best first.
+
+    Code that runs at import time has no coverage: it is as suspicious as the lines that use what it defines, and less.
+    """
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for one in suspects:
+        lines[one.path][one.line] = one.score
+    found = [
+        (score, file, statement) for file in files for statement, score in _covered(file, lines[file.path])
+    ]
+    used: dict[str, float] = defaultdict(float)
+    for score, file, statement in found:
+        for name in _names(file, statement):
+            used[name] = max(used[name], score)
+    best = max((score for score, _, _ in found), default=0.0)
+    covered = {(file.path, statement.id) for _, file, statement in found}
+    for file in files:
+        known = lines[file.path]
+        for statement in file.at_import:
+            last = (
+                header_end(statement) if statement.type == "class_definition" else statement.end_point[0] + 1
+            )
+            inside = [known[line] for line in range(statement.start_point[0] + 1, last + 1) if line in known]
+            use = used.get(next(iter(_names(file, statement)), ""), 0.0)
+            score = max(_DEFINITION * max((*inside, use)), _UNUSED * best if known else 0.0)
+            if score and (file.path, statement.id) not in covered:
+                found.append((score, file, statement))
+    return sorted(found, key=lambda one: (-one[0], one[1].path, one[2].start_byte))
+
+
+def _is_logical(node: Node) -> bool:
+    operator = node.child_by_field_name("operator")
+    return operator is not None and operator.type in ("and", "or", "&&", "||", "not", "!")
+
+
+def _covered(file: File, lines: Mapping[int, float]) -> Iterator[tuple[Node, float]]:
+    for statement in file.statements if lines else ():
+        span = {node.start_point[0] + 1 for node in own(statement)}
+        if (first := _first(statement)).type in ("raise_statement", "throw_statement"):
+            span.add(first.start_point[0] + 1)  # its condition is as suspicious
+        if score := max(lines.get(line, 0.0) for line in span):
+            yield statement, score
+
+
+def _names(file: File, statement: Node) -> Iterator[str]:
+    return (file.text(node) for node in own(statement) if node.type.endswith("identifier"))
+
+
+def hunks_of(file: File, cuts: Sequence[Cut]) -> tuple[Hunk, ...]:
+    """Cuts that do not overlap as whole lines."""
+    hunks: list[Hunk] = []
+    groups: list[list[Cut]] = []
+    last = -1
+    for cut in sorted(cuts):
+        first = file.data.count(b"\n", 0, cut[0])
+        if groups and first <= last:
+            groups[-1].append(cut)
+        else:
+            groups.append([cut])
+        last = file.data.count(b"\n", 0, cut[1])
+    for group in groups:
+        start = file.data.rfind(b"\n", 0, group[0][0]) + 1
+        end = group[-1][1]
+        if not (end == start and group[-1][2].endswith("\n")):  # an insertion of whole lines touches none
+            at = file.data.find(b"\n", end)
+            end = len(file.data) if at < 0 else at + 1
+        before = file.data[start:end]
+        after, at = b"", start
+        for a, b, text in group:
+            after += file.data[at:a] + text.encode(errors="surrogatepass")
+            at = b
+        after += file.data[at:end]
+        line = file.data.count(b"\n", 0, start) + 1
+        hunks.append(Hunk(line, before.decode(errors="surrogatepass"), after.decode(errors="surrogatepass")))
+    return tuple(hunks)
+
+
+def pairs(singles: Sequence[Candidate], number: int) -> Iterator[Candidate]:
+    """Combinations of two of the best singles in the same file, on different lines; their numbers start at `number`."""
+    best = sorted(singles, key=lambda one: (-one.score, one.number))[:_PAIRED]
+    both = [(a, b) for a, b in combinations(best, 2) if a.path == b.path and not _touch(a.hunks, b.hunks)]
+    both.sort(key=lambda two: (-two[0].score * two[1].score, two[0].number, two[1].number))
+    for index, (a, b) in enumerate(both):
+        flags: tuple[Flag, ...] = ("pair", *dict.fromkeys((*a.flags, *b.flags)))
+        hunks = tuple(sorted((*a.hunks, *b.hunks), key=lambda hunk: hunk.line))
+        prior, score = a.prior * b.prior, a.score * b.score
+        yield Candidate(
+            number + index, f"{a.rule}; {b.rule}", a.path, hunks, round(prior, 6), round(score, 6), flags
+        )
+
+
+def _touch(a: tuple[Hunk, ...], b: tuple[Hunk, ...]) -> bool:
+    return any(
+        x.line <= y.line + max(1, y.height) - 1 and y.line <= x.line + max(1, x.height) - 1
+        for x in a
+        for y in b
+    )

@@ -1,0 +1,373 @@
+"""The repair harness: localise the fault, try candidates, write the chosen patch, let the evidence decide.
+
+It calls no model. `cloister.agent.harnesses.repair` knows how to localise, which candidates there are and how to try them; this module
+makes an attempt of it: events that people follow, the policy for every write, the proof, and the resume from the log.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from itertools import islice
+from typing import NamedTuple
+
+import anyio
+import msgspec
+from anyio import to_thread
+from msgspec.structs import replace
+
+from cloister.agent.evidence.evidence import Claim, Evidence, Refused
+from cloister.agent.harnesses.api import Ending, Unfinished, Workplace
+from cloister.agent.harnesses.native.interrupt import interruptible
+from cloister.agent.harnesses.native.tool_calls import ToolCalls
+from cloister.agent.harnesses.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
+from cloister.agent.harnesses.repair.candidates import Ordered, candidates
+from cloister.agent.harnesses.repair.choose import enough
+from cloister.agent.harnesses.repair.rules.api import facts_of
+from cloister.agent.harnesses.repair.suite import Suite, in_place_of, script_of, suite_of
+from cloister.agent.harnesses.repair.trials import Trials
+from cloister.agent.harnesses.repair.words import (
+    BROKEN,
+    DENIED,
+    FLAKY,
+    NO_CANDIDATE,
+    NO_RULES,
+    NO_TEST,
+    NOT_RED_NOW,
+    OUTSIDE,
+    STOPPED,
+    exhausted,
+    how,
+    summary,
+)
+from cloister.agent.tools.files import WRITE
+from cloister.core.computer import Computer
+from cloister.core.errors import CloisterError, UserError, sole
+from cloister.core.events import (
+    AttemptEnded,
+    CandidatesTried,
+    FaultLocalised,
+    FinishRefused,
+    PatchChosen,
+    PatchFound,
+    Progress,
+    PromptReceived,
+    Suspect,
+    TurnEnded,
+)
+from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE, SUSPECTS
+from cloister.core.log import Index, Journal, round_start
+from cloister.core.requests import ToolCall
+from cloister.core.text import bounded, one_line
+from cloister.policy.api import ToolAction
+from cloister.policy.decide import Decider
+
+_BATCH_SECONDS = 4.0
+"""A crash loses the trials of at most this long."""
+_SHOW_SECONDS = 0.1
+_NEAR_MISSES = 5
+"""Candidates that repaired the failing tests and broke others: the log has the first of them."""
+_NAMES, _NAME_CHARS = 20, 400
+_ANY = 1_000_000
+_LOCALISE_SHARE = 0.3
+"""Of the time that is left."""
+
+
+class SoFar(NamedTuple):
+    """The search of one attempt, by the log."""
+
+    tried: int
+    found: tuple[PatchFound, ...]
+    """The plausible patches."""
+    near: int
+    """Recorded candidates that were not plausible."""
+    written: tuple[int, ...]
+    """Patches that were written and refused, by their numbers."""
+    localised: bool
+
+
+def so_far(journal: Journal, attempt: int) -> SoFar:
+    """Fold the log of an attempt. A patch whose turn has not ended is not written: the files are as before."""
+    written: list[int] = []
+    pending: int | None = None
+    for body in journal.index.of(PatchChosen, TurnEnded, attempt=attempt):
+        if isinstance(body, PatchChosen):
+            pending = body.number
+        elif pending is not None:
+            written.append(pending)
+            pending = None
+    tried = journal.index.last(CandidatesTried, attempt=attempt)
+    found = journal.index.of(PatchFound, attempt=attempt)
+    newest = Index(journal.events[round_start(journal.events) :])
+    return SoFar(
+        tried=tried.tried if tried else 0,
+        found=tuple(body for body in found if not body.broke),
+        near=sum(bool(body.broke) for body in found),
+        written=tuple(written),
+        localised=newest.first(FaultLocalised) is not None,
+    )
+
+
+def enumerated(found: Localised, sources: Mapping[str, str], seed: int) -> Ordered:
+    """All candidates in the order of the search: single changes, then pairs of the best. Pure."""
+    return candidates(sources, found.suspects, facts_of(found.failing), seed).with_pairs()
+
+
+class RepairHarness:
+    """Searches for a small change that makes the failing tests pass."""
+
+    async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
+        await evidence.baseline_ready()
+        search = _Search(place, evidence)
+        suite, why = await _suite(evidence, place.computer)
+        if suite is None:
+            # Without a failing test the untouched base may be all that was asked for.
+            return await search.unchanged(why) if why == NO_TEST else Unfinished("red", why)
+        try:
+            async with Trials(
+                place.computer, suite, workers=max(1, int(evidence.cpus)), seconds=max(1.0, place.clock.left)
+            ) as trials:
+                return await search.run(trials, suite)
+        except Exception as error:
+            cause = sole(error)
+            if isinstance(cause, UserError):
+                return Unfinished("red", f"{BROKEN} {one_line(cause.message, 300)}")
+            raise cause from None
+
+
+async def _suite(evidence: Evidence, computer: Computer) -> tuple[Suite | None, str]:
+    """The test command to search with, or why there is none."""
+    red = [diagnosis for diagnosis in evidence.baseline if diagnosis.failing]
+    # Without a failing test, a check may fail before any test runs: an import error of the product.
+    bad = red or [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
+    for diagnosis in bad:
+        if (suite := suite_of(await _resolved(diagnosis.check, computer))) is not None:
+            return suite, ""
+    return None, NO_RULES.format(check=one_line(bad[0].check, 120)) if bad else NO_TEST
+
+
+async def _resolved(check: str, computer: Computer) -> str:
+    """What `npm test` and the like run."""
+    name = script_of(check)
+    if name is None:
+        return check
+    folder = check[3:].split("&&")[0].strip() + "/" if check.startswith("cd ") else ""
+    try:
+        package = await computer.read(f"{folder}package.json", limit_bytes=1_000_000)
+        return in_place_of(check, msgspec.json.decode(package, type=_Package).scripts.get(name, check))
+    except (CloisterError, msgspec.MsgspecError):
+        return check
+
+
+class _Package(msgspec.Struct):
+    """What a search reads of a package.json."""
+
+    scripts: dict[str, str] = {}
+
+
+class _Search:
+    def __init__(self, place: Workplace, evidence: Evidence) -> None:
+        self._place = place
+        self._attempt = place.attempt
+        self._journal = place.journal
+        self._evidence = evidence
+        self._calls = ToolCalls(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
+        self._decider = Decider(place.policy)
+        self._folder = ""
+        self._total = 0
+        self._known = so_far(place.journal, place.attempt)
+        self._shown_at = self._saved_at = anyio.current_time()
+        self._begun = len(place.journal.events)
+        self._at = self._count = 0
+
+    async def unchanged(self, why: str) -> Ending:
+        """End without a change, if the evidence has nothing against it."""
+        ended = await self._claim(0, why)
+        return Unfinished("red", why) if isinstance(ended, Refused) else ended
+
+    async def run(self, trials: Trials, suite: Suite) -> Ending:
+        self._folder = suite.folder
+        self._journal.show(Progress("work", None, "localising: running the tests with coverage"))
+        red = [test.name for diagnosis in self._evidence.baseline for test in diagnosis.failing]
+        seconds = max(5.0, self._place.clock.left * _LOCALISE_SHARE)
+        found = await interruptible(self._journal, lambda: trials.localise(red, seconds=seconds), self._begun)
+        if found is None:
+            return Unfinished("red", STOPPED.format(tried=0, total=0))
+        if not self._known.localised:
+            await self._evidence.record(_event(found, suite.folder))
+        if why := _hopeless(found):
+            return Unfinished("red", why)
+        allowed = [path for path in dict.fromkeys((*found.paths, *found.modules)) if self._may_write(path)]
+        sources = await trials.sources(allowed)
+        if not set(sources) & set(found.paths):
+            return Unfinished("red", DENIED.format(files=", ".join(found.paths[:3])))
+        # Parsing and ordering thousands of candidates takes seconds.
+        ordered = await to_thread.run_sync(enumerated, found, sources, self._place.seed)
+        self._total = len(ordered)
+        if not ordered:
+            return Unfinished("red", NO_CANDIDATE.format(files=", ".join(found.paths[:3])))
+        return await self._search(trials, ordered, sources)
+
+    async def _search(self, trials: Trials, ordered: Ordered, sources: dict[str, str]) -> Ending:
+        """Try, choose and write until the evidence accepts a patch or no candidate is left."""
+        known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
+        plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
+        self._at, self._count = self._known.tried, len(known)
+        fewest = min((body.left for body in self._known.found if body.left), default=_ANY)
+
+        async def explore() -> bool:
+            nonlocal fewest
+            async with aclosing(trials.over(islice(ordered, self._at, None), sources)) as results:
+                async for trial in results:
+                    self._at = trial.candidate.number + 1
+                    # Of patches that leave failing tests, only one that leaves fewer than those before it counts.
+                    counts = trial.plausible and not (trial.partial and len(trial.still_red) >= fewest)
+                    fewest = len(trial.still_red) if counts and trial.partial else fewest
+                    self._count += counts
+                    await self._tried(trial if counts else replace(trial, plausible=False), self._count)
+                    if counts:
+                        plausible[self._at] = trial
+                    if enough(self._at, plausible.values()):
+                        break
+            return True
+
+        while True:
+            if not (plausible and (self._known.written or enough(self._at, plausible.values()))):
+                went = await interruptible(self._journal, explore, self._begun)
+                await self._save(self._at, self._count)
+                if went is None:
+                    return Unfinished("red", STOPPED.format(tried=self._at, total=self._total))
+            if not plausible:
+                return Unfinished("red", exhausted(self._at, self._total, self._count))
+            chosen = await trials.choose([*plausible.values()], sources)
+            ended = await self._write(chosen, sources, self._at, self._count)
+            if isinstance(ended, AttemptEnded):
+                return ended
+            del plausible[chosen.trial.candidate.number + 1]
+            self._known = so_far(self._journal, self._attempt)
+
+    async def _tried(self, trial: Trial, plausible: int) -> None:
+        """Show a trial; record it if it is plausible or nearly so, and every few seconds how far the search is."""
+        one, now = trial.candidate, anyio.current_time()
+        number = one.number + 1
+        near = bool(trial.made_green) and not trial.still_red and self._known.near < _NEAR_MISSES
+        if trial.plausible or (near and trial.broke):
+            self._known = self._known._replace(near=self._known.near + (not trial.plausible))
+            await self._save(
+                number, plausible, _found(self._attempt, trial, self._total, self._path(one.path))
+            )
+        elif now - self._saved_at >= _BATCH_SECONDS:
+            await self._save(number, plausible)
+        if now - self._shown_at >= _SHOW_SECONDS:
+            self._shown_at = now
+            note = f"candidate {number:,} of {self._total:,}: {one.path}:{one.line} {one.rule}"
+            self._journal.show(Progress("work", number / self._total, note))
+
+    async def _save(self, tried: int, plausible: int, *found: PatchFound) -> None:
+        """Record how far the search is: a resumed one continues there."""
+        now = anyio.current_time()
+        if tried or found:
+            done = CandidatesTried(self._attempt, tried, self._total, plausible, now - self._saved_at)
+            await self._evidence.record(*found, done)
+        self._saved_at = now
+
+    def _may_write(self, path: str) -> bool:
+        """False if no candidate in this file could be written."""
+        return self._decider.decide(ToolAction(WRITE.name, self._path(path))).effect != "deny"
+
+    def _path(self, path: str) -> str:
+        return f"{self._folder}/{path}" if self._folder else path
+
+    # A chosen patch: write it as the policy allows, then ask the evidence; undo it if the evidence objects.
+
+    async def _write(
+        self, chosen: Chosen, sources: dict[str, str], tried: int, plausible: int
+    ) -> AttemptEnded | Refused:
+        one = chosen.trial.candidate
+        path, step = self._path(one.path), len(self._known.written) + 1
+        why = "; ".join(reason for reason in chosen.reasons[1:] if reason != PLAUSIBLE)
+        await self._evidence.record(
+            PatchChosen(self._attempt, one.number + 1, one.rule, path, bounded(why, 1_000))
+        )
+        denied = await self._put(step, path, applied(sources[one.path], one.hunks))
+        told: AttemptEnded | Refused = Refused(denied)
+        if not denied:
+            told = await self._claim(step, summary(chosen, path, tried, self._total, plausible))
+            if isinstance(told, AttemptEnded):
+                return told
+            await self._put(step, path, sources[one.path])
+            await self._evidence.checkpoint(step)
+        await self._evidence.record(FinishRefused(self._attempt, one_line(told.why)))
+        await self._evidence.end_turn(step)
+        return told
+
+    async def _put(self, step: int, path: str, text: str) -> str:
+        """Write a file like a tool call of a model. Return why it was not written, if so."""
+        call = ToolCall(f"repair-{step}", WRITE.name, {"path": path, "content": text})
+        result = await self._calls.run(call)
+        self._evidence.add_result(result)
+        await self._evidence.record()
+        return "" if result.ok else result.text
+
+    async def _claim(self, step: int, text: str) -> AttemptEnded | Refused:
+        """Ask the evidence. A search cannot follow messages, so those that arrive meanwhile do not keep it open."""
+        while True:
+            seen = self._journal.events[-1].seq
+            told = await self._evidence.try_finish(Claim(step, text, seen))
+            later = self._journal.events[seen:]
+            if not isinstance(told, Refused) or not any(isinstance(e.body, PromptReceived) for e in later):
+                return told
+
+
+def _hopeless(found: Localised) -> str:
+    """Why a search cannot succeed; empty if it can."""
+    if not found.failing:
+        return FLAKY.format(names=", ".join(found.flaky[:3])) if found.flaky else NOT_RED_NOW
+    if not found.suspects:
+        return OUTSIDE.format(test=one_line(found.failing[0].test, 120), error=_said(found))
+    return ""
+
+
+def _said(found: Localised) -> str:
+    first = found.failing[0]
+    text = one_line(f"{first.error}: {first.message}".strip(": "), 200)
+    return f" ({text})" if text else ""
+
+
+def _event(found: Localised, folder: str) -> FaultLocalised:
+    at = f"{folder}/" if folder else ""
+    return FaultLocalised(
+        failing=tuple(one_line(one.test, _NAME_CHARS) for one in found.failing[:_NAMES]),
+        suspects=tuple(
+            Suspect(one_line(at + one.path, _NAME_CHARS), one.line, one.score, one_line(one.why, 200))
+            for one in found.suspects[:SUSPECTS]
+        ),
+        how=how(found),
+        lines=len(found.suspects),
+        seconds=found.seconds,
+    )
+
+
+def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
+    one = trial.candidate
+    doubts = [FLAG_WORDS[flag] for flag in one.flags if flag in LAST]
+    if trial.partial:
+        doubts.append(f"leaves {len(trial.still_red)} of the failing tests as they are")
+    return PatchFound(
+        attempt,
+        one.number + 1,
+        total,
+        one.rule,
+        path,
+        one.line,
+        bounded(one.diff, DIFF_CHARS),
+        tuple(one_line(name, _NAME_CHARS) for name in trial.made_green[:_NAMES]),
+        tuple(one_line(name, _NAME_CHARS) for name in trial.broke[:_NAMES]),
+        f"it {' and '.join(doubts)}" if doubts else "",
+        len(trial.still_red),
+    )
+
+
+def _trial(ordered: Sequence[Candidate], body: PatchFound) -> Trial | None:
+    """The recorded trial; None if the same candidate is no longer at its place."""
+    if body.number > len(ordered) or ordered[body.number - 1].rule != body.rule:
+        return None
+    return Trial(ordered[body.number - 1], "all", body.fixed, ("",) * body.left, plausible=True)

@@ -1,0 +1,68 @@
+"""What a rule is, and the facts about the failing tests that a rule may use."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal
+
+import msgspec
+from tree_sitter import Node
+
+from cloister.agent.harnesses.repair.api import Failure, Flag
+from cloister.agent.harnesses.repair.syntax import Cut, File
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """What the failing tests say."""
+
+    values: tuple[str, ...] = ()
+    """Literals in their messages."""
+    errors: tuple[str, ...] = ()
+    """Names of exceptions that were raised or expected."""
+    names: tuple[str, ...] = ()
+    """Names in their messages."""
+
+
+Make = Callable[[Node, File, Facts], Iterable[str | Cut]]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One way to change one place."""
+
+    name: str
+    prior: float
+    """How likely the first text of this rule is right, if the place is wrong."""
+    place: Literal["expression", "statement"]
+    make: Make
+    flags: tuple[Flag, ...] = ()
+    decay: float = 0.06
+    """How fast later texts of the rule at the same place lose likelihood."""
+
+    def changes(self, node: Node, file: File, facts: Facts) -> Iterator[tuple[float, Cut]]:
+        """The changes of one place with their priors, each different from the source."""
+        for index, made in enumerate(self.make(node, file, facts)):
+            if index >= _MOST:
+                return
+            cut = (node.start_byte, node.end_byte, made) if isinstance(made, str) else made
+            if file.data[cut[0] : cut[1]] != cut[2].encode(errors="surrogatepass"):
+                yield self.prior / (1 + self.decay * index), cut
+
+
+_MOST = 150
+
+
+def facts_of(failures: Iterable[Failure]) -> Facts:
+    """Read the messages of failing tests."""
+    values: dict[str, None] = {}
+    errors: dict[str, None] = {}
+    names: dict[str, None] = {}
+    for failure in failures:
+        for word in failure.message[:2_000].replace(",", " ").replace("(", " ").replace(")", " ").split():
+            plain = word.strip("[]{}.:;")
+            if plain.lstrip("-").replace(".", "", 1).isdigit() or (
+                len(plain) > 2 and plain[0] == plain[-1] and plain[0] in "'\""
+            ):
+                values[plain] = None
+            elif plain.isidentifier():
+                (errors if plain.endswith(("Error", "Exception")) else names)[plain] = None
+        if failure.error and failure.error != "AssertionError":
+            errors[failure.error] = None
+    return Facts(tuple(values)[:20], tuple(errors)[:6], tuple(names)[:40])

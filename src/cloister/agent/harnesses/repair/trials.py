@@ -1,0 +1,407 @@
+"""Runs candidates against the tests: the failing tests first, then the affected ones, then all.
+
+`Trials` holds a few warm workers in the sandbox. Each works in a private copy, so the repository's files stay as they
+are. Results come in the order of the candidates, whatever worker was faster.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from posixpath import dirname, join, normpath
+from types import TracebackType
+from typing import Self, TypeVar, cast
+
+import anyio
+import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream
+
+from cloister.agent.harnesses.repair.api import Candidate, Chosen, Failure, Localised, Stage, Trial, applied
+from cloister.agent.harnesses.repair.choose import Behaviour, choose
+from cloister.agent.harnesses.repair.localise import Covered, by_imports, by_traceback, ranked
+from cloister.agent.harnesses.repair.suite import Suite, language_of
+from cloister.agent.harnesses.repair.syntax import parses
+from cloister.agent.harnesses.repair.worker import Lines, Worker, started
+from cloister.core.computer import Computer
+from cloister.core.errors import CloisterError, UserError
+
+_FIRST = 3
+"""Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""
+_AFFECTED = 150
+_MARGIN = (0.1, 0.4)
+"""Processor time in seconds that every test may take, whatever it took before: between these, by the passing tests."""
+_EACH_SECONDS = 1.0
+_TRACED_SECONDS = 0.6
+"""Processor time of a test in the plain run, and of one with coverage."""
+_TRACED_RED = 30
+_TRACED_GREEN = 300
+"""Tests that run with coverage. A number and not a time, so that a search can be repeated."""
+_SHARE = 4
+"""Tests that are worth a second worker."""
+_AGAIN = 20
+"""Failing tests that run one by one if some of them pass."""
+
+
+T = TypeVar("T")
+
+
+class _Job:
+    """Work for any worker. `answer` holds the result or the error when `done` is set."""
+
+    def __init__(self, work: Callable[[Worker], Awaitable[object]]) -> None:
+        self.work = work
+        self.done = anyio.Event()
+        self.error: CloisterError | None = None
+        self.answer: object = None
+
+
+class Trials:
+    """An async context manager over the workers of one suite. Raises `UserError` (`worker_lost`) if none can start."""
+
+    def __init__(self, computer: Computer, suite: Suite, *, workers: int = 2, seconds: float = 600.0) -> None:
+        self._computer, self._suite = computer, suite
+        self._count, self._seconds = max(1, workers), seconds
+        self._stack = AsyncExitStack()
+        self._send, self._receive = anyio.create_memory_object_stream[_Job](4 * self._count)
+        self._tests: dict[str, Covered] = {}
+        self._failing: tuple[Failure, ...] = ()
+        self._covering: dict[tuple[str, int], list[str]] = {}
+        self._cold = False
+        self._margin = _MARGIN[1]
+
+    async def __aenter__(self) -> Self:
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        for _ in range(self._count):
+            tasks.start_soon(self._serve)
+        self._stack.callback(self._send.close)
+        self._stack.callback(self._receive.close)
+        self._stack.callback(tasks.cancel_scope.cancel)  # ends jobs that are left over
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _serve(self) -> None:
+        """Do jobs with one worker; replace a lost worker."""
+        jobs = self._receive.clone()
+        with jobs:
+            going = True
+            while going:
+                async with started(self._computer, self._suite, self._seconds) as worker:
+                    going = await _serve_with(worker, jobs)
+
+    async def _do(self, work: Callable[[Worker], Awaitable[T]]) -> T:
+        job = _Job(work)
+        await self._send.send(job)
+        await job.done.wait()
+        if job.error is not None:
+            raise job.error
+        return cast("T", job.answer)
+
+    async def localise(self, hints: Sequence[str] = (), *, seconds: float = 60.0) -> Localised:
+        """Run every test, then those that fail and some of the others with coverage, and rank the lines.
+
+        `hints`: names of tests that are known to fail. Others that fail here do so for a reason of their own.
+        """
+        began = anyio.current_time()
+        ready = await self._do(Worker.opened)
+        end = began + seconds
+        tests = await self._cover(ready.tests, end, each=_EACH_SECONDS, trace=False)
+        notes: list[str] = []
+        if len(tests) < len(ready.tests):
+            notes.append(
+                f"{len(ready.tests) - len(tests)} tests did not run: the time for localising was over"
+            )
+        bad = [name for name, test in tests.items() if test.status in ("failed", "late")]
+        red = [name for name in bad if name in frozenset(hints)] or bad
+        if len(red) < len(bad):
+            notes.append(f"{len(bad) - len(red)} other tests fail only in the search and are left out")
+        usual = max((test.seconds for test in tests.values() if test.status == "passed"), default=0.004)
+        self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
+        traced = await self._cover(_spread(red, _TRACED_RED), end, each=_TRACED_SECONDS)
+        flaky = tuple(name for name, test in traced.items() if test.status == "passed" != tests[name].status)
+        red = [name for name in red if name not in flaky]
+        for name in red:
+            if name in traced:
+                tests[name] = msgspec.structs.replace(tests[name], lines=traced[name].lines)
+        only = _union(tests[name] for name in red)
+        green = [name for name, test in tests.items() if test.status == "passed"]
+        near = _spread(_nearest(green, red), _TRACED_GREEN) if only else []
+        for name, test in (await self._cover(near, end, each=_TRACED_SECONDS, only=only)).items():
+            tests[name] = msgspec.structs.replace(tests[name], lines=test.lines)
+        broken = [Failure(one.id, "", one.message, tuple(one.frames)) for one in ready.errors]
+        suspects, method = ranked([tests[name] for name in (*red, *near)], frozenset(red))
+        if broken and not suspects:
+            suspects, method = by_traceback(broken), "traceback"
+        if not suspects and (red or broken):
+            names = sorted({name.partition("::")[0] for name in red} | {one.test for one in broken})
+            suspects, method = by_imports(await self._imported(names)), "imports"
+        self._tests, self._cold = tests, bool(broken)
+        self._failing = (*(tests[name].failure for name in red), *broken)
+        self._covering = _index(tests[name] for name in (*red, *near))
+        if flaky:
+            notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
+        took = round(anyio.current_time() - began, 3)
+        return Localised(
+            suspects, method, self._failing, tuple(green), flaky, tuple(notes), took, tuple(ready.modules)
+        )
+
+    async def _cover(
+        self, names: Sequence[str], end: float, *, each: float, trace: bool = True, only: Lines | None = None
+    ) -> dict[str, Covered]:
+        """Run tests in all workers at once."""
+        found: dict[str, Covered] = {}
+        errors: list[CloisterError] = []
+
+        async def some(worker: Worker, part: Sequence[str]) -> None:
+            left = max(1.0, end - anyio.current_time())
+            async for one in worker.cover(part, seconds=left, each=each, trace=trace, only=only):
+                found[one.id] = one
+
+        async def share(part: Sequence[str]) -> None:
+            try:
+                await self._do(lambda worker: some(worker, part))
+            except CloisterError as error:
+                errors.append(error)
+
+        size = max(_SHARE, -(-len(names) // self._count))
+        async with anyio.create_task_group() as tasks:
+            for start in range(0, len(names), size):
+                tasks.start_soon(share, names[start : start + size])
+        if errors:
+            raise errors[0]
+        return {name: found[name] for name in names if name in found}
+
+    async def _imported(self, names: Sequence[str]) -> Mapping[str, int]:
+        """The files that test files import, with their numbers of lines."""
+        found: dict[str, int] = {}
+        for name in names[:5]:
+            try:
+                text = (await self._computer.read(self._path(name))).decode(errors="replace")
+            except CloisterError:
+                continue
+            for path in _imports(text, name):
+                try:
+                    data = await self._computer.read(self._path(path), limit_bytes=1_000_000)
+                except CloisterError:
+                    continue
+                found[path] = data.count(b"\n") + 1
+        return found
+
+    def _path(self, name: str) -> str:
+        return f"{self._suite.folder}/{name}" if self._suite.folder else name
+
+    async def sources(self, paths: Iterable[str]) -> dict[str, str]:
+        """The text of files, without those that are no UTF-8."""
+        found: dict[str, str] = {}
+        for path in paths:
+            try:
+                found[path] = (await self._computer.read(self._path(path), limit_bytes=2_000_000)).decode()
+            except (CloisterError, UnicodeDecodeError):
+                continue
+        return found
+
+    async def over(
+        self, candidates: Iterable[Candidate], sources: Mapping[str, str]
+    ) -> AsyncGenerator[Trial]:
+        """Try candidates; yield the trials in their order."""
+        left = iter(candidates)
+        pending: list[tuple[Candidate, _Job]] = []
+        while True:
+            while len(pending) < 2 * self._count and (one := next(left, None)) is not None:
+                pending.append((one, _Job(partial(self._try, one, sources[one.path]))))
+                await self._send.send(pending[-1][1])
+            if not pending:
+                return
+            candidate, job = pending.pop(0)
+            await job.done.wait()
+            lost = Trial(candidate, "failing", reason=str(job.error))
+            yield lost if job.error is not None else cast(Trial, job.answer)
+
+    async def _try(self, candidate: Candidate, source: str, worker: Worker) -> Trial:
+        """The failing tests that reach the change, then the affected, then all; then once more in a process that imports it.
+
+        A candidate that repairs just some of the failing tests goes the same way with those.
+        """
+        began = anyio.current_time()
+        text = applied(source, candidate.hunks)
+        if not parses(candidate.path, source, text):
+            return Trial(candidate, "syntax", reason="does not parse")
+        red = self._reached(candidate)
+        first = list({name.partition("[")[0]: name for name in reversed(red)}.values())[::-1]
+        first = first[: 1 if self._tests[red[0]].status == "late" else _FIRST] if not self._cold else red
+        near = self._affected(candidate)
+        stages = [first, [name for name in red if name not in first], near]
+        tried = await worker.attempt(candidate.path, text, self._stages(stages), cold=self._cold)
+        results = dict(tried.results)
+        plausible = _all_passed(results, [*red, *near])
+        stage: Stage = "syntax" if tried.stage < 0 else "affected" if set(results) & set(near) else "failing"
+        if not plausible and stage == "failing" and "passed" in results.values() and len(red) > 1:
+            for name in [name for name in red if name not in results][:_AGAIN]:
+                more = await worker.attempt(candidate.path, text, self._stages([[name]]), cold=self._cold)
+                results.update(more.results)
+            red = [name for name in red if results.get(name) == "passed"]
+            if near:
+                more = await worker.attempt(candidate.path, text, self._stages([near]), cold=self._cold)
+                results.update(more.results)
+            plausible = _all_passed(results, [*red, *near])
+        if plausible:
+            stage = "all"
+            rest = [name for name in self._passing() if name not in results]
+            # Only a worker of Python keeps what it imported.
+            again = red if self._suite.language == "python" and not self._cold else []
+            for names, cold in ((rest, self._cold), (again, True)):
+                if plausible and names:
+                    more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
+                    results.update(more.results)
+                    plausible = _all_passed(more.results, names)
+        every = [failure.test for failure in self._failing]
+        return Trial(
+            candidate,
+            stage,
+            tuple(name for name in every if results.get(name) == "passed"),
+            tuple(name for name in every if results.get(name) != "passed"),
+            tuple(name for name, status in results.items() if status != "passed" and name not in every),
+            round(anyio.current_time() - began, 4),
+            plausible,
+            tried.why,
+        )
+
+    def _passing(self) -> list[str]:
+        return [name for name, test in self._tests.items() if test.status == "passed"]
+
+    def _reached(self, candidate: Candidate) -> list[str]:
+        """Failing tests that run the changed lines, quickest first and looping ones last; all, if coverage knows none."""
+        every = [failure.test for failure in self._failing]
+        places = [self._covering.get(place, ()) for place in _places(candidate)]
+        near = {name for names in places for name in names}
+        late = frozenset(failure.test for failure in self._failing if failure.late)
+        reached = (
+            [name for name in every if name in near or not self._tests[name].lines]
+            if not self._cold
+            else every
+        )
+        return sorted(
+            reached if near.intersection(every) else every,
+            key=lambda name: (name in late, self._seconds_of(name)),
+        )
+
+    def _seconds_of(self, name: str) -> float:
+        test = self._tests.get(name)
+        return 0.0 if test is None or test.status == "late" else test.seconds
+
+    def _stages(self, parts: Sequence[Sequence[str]]) -> list[tuple[Sequence[str], float, float]]:
+        """Tests with their limits: for each a few times the longest, on the clock ten times all of it."""
+        stages: list[tuple[Sequence[str], float, float]] = []
+        for names in parts:
+            if names:
+                took = [self._seconds_of(name) for name in names]
+                each = self._margin + 3 * max(took)
+                stages.append((names, round(each, 3), round(2 + 10 * (each + sum(took)), 3)))
+        return stages
+
+    def _affected(self, candidate: Candidate) -> list[str]:
+        """The quickest passing tests that run the changed lines, in the order of the suite: some need those before them."""
+        found = {name for place in _places(candidate) for name in self._covering.get(place, ())}
+        green = [name for name in found if self._tests[name].status == "passed"]
+        near = frozenset(sorted(green, key=lambda name: (self._seconds_of(name), name))[:_AFFECTED])
+        return [name for name in self._tests if name in near]
+
+    async def choose(self, plausible: Sequence[Trial], sources: Mapping[str, str]) -> Chosen:
+        """Pick one of several plausible patches, after a run of old and new on inputs near those of the tests."""
+        behaviours: dict[int, Behaviour] = {}
+        tests = [failure.test for failure in self._failing if not failure.late][:20]
+        old: dict[str, dict[str, str]] = {}
+        for trial in plausible if tests and not self._cold else ():
+            path, number = trial.candidate.path, trial.candidate.number
+            near = [*tests, *self._affected(trial.candidate)[:20]]
+            try:
+                if path not in old:
+                    old[path] = await self._do(lambda worker, p=path, t=near: worker.call(p, None, t))
+                text = applied(sources[path], trial.candidate.hunks)
+                new = await self._do(lambda worker, p=path, x=text, t=near: worker.call(p, x, t))
+            except UserError:
+                continue
+            behaviours[number] = Behaviour.of(old[path], new)
+        return choose(plausible, behaviours)
+
+
+async def _serve_with(worker: Worker, jobs: MemoryObjectReceiveStream[_Job]) -> bool:
+    """Do jobs until there are no more (False) or the worker is lost (True)."""
+    async for job in jobs:
+        try:
+            job.answer = await job.work(worker)
+        except CloisterError as error:
+            job.error = error
+            return True
+        finally:
+            job.done.set()
+    return False
+
+
+def _all_passed(results: Mapping[str, str], names: Iterable[str]) -> bool:
+    return all(results.get(name) == "passed" for name in names)
+
+
+def _places(candidate: Candidate) -> set[tuple[str, int]]:
+    return {
+        (candidate.path, line)
+        for hunk in candidate.hunks
+        for line in range(hunk.line - (not hunk.before), hunk.line + max(1, hunk.height))
+    }
+
+
+def _spread(names: Sequence[str], most: int) -> list[str]:
+    """At most so many of them: the first half of that, and the others evenly from the rest."""
+    half = most // 2
+    rest = names[half:]
+    return [*names[:half], *rest[:: max(1, -(-len(rest) // (most - half)))]]
+
+
+def _nearest(green: Sequence[str], red: Sequence[str]) -> list[str]:
+    """Tests of the same files as the failing ones first."""
+    files = {name.partition("::")[0] for name in red}
+    return sorted(green, key=lambda name: name.partition("::")[0] not in files)
+
+
+def _union(tests: Iterable[Covered]) -> dict[str, list[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for test in tests:
+        for path, lines in test.lines.items():
+            found[path].update(lines)
+    return {path: sorted(lines) for path, lines in found.items()}
+
+
+def _index(tests: Iterable[Covered]) -> dict[tuple[str, int], list[str]]:
+    """The tests that run each line."""
+    found: dict[tuple[str, int], list[str]] = defaultdict(list)
+    for test in tests:
+        for path, lines in test.lines.items():
+            for line in lines:
+                found[path, line].append(test.id)
+    return found
+
+
+_IMPORT = re.compile(r"^[ \t]{0,40}(?:from|import)[ \t]{1,8}([\w.]{1,200})", re.MULTILINE)
+_REQUIRE = re.compile(r"""(?:from|import|require\()[ \t]{0,8}["'](\.[^"'\n]{1,200})["']""")
+
+
+def _imports(text: str, importer: str) -> list[str]:
+    """The files that a test may import from its repository."""
+    found: list[str] = []
+    if language_of(importer) == "script":
+        for name in _REQUIRE.findall(text)[:200]:
+            path = normpath(join(dirname(importer), name))
+            found += [
+                path,
+                *(f"{path}{end}" for end in (".js", ".ts", ".tsx", ".jsx", ".mjs", "/index.js", "/index.ts")),
+            ]
+            found += [f"{path.removesuffix('.js')}.ts"]
+        return [path for path in dict.fromkeys(found) if language_of(path)]
+    for name in _IMPORT.findall(text)[:200]:
+        path = name.strip(".").replace(".", "/")
+        found += [f"{top}{path}{end}" for top in ("", "src/") for end in (".py", "/__init__.py")]
+    return list(dict.fromkeys(found))

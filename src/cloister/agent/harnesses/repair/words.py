@@ -1,0 +1,84 @@
+"""What the repair harness says at its end: the summary of a patch, and why there is none. Pure.
+
+Every sentence says what a person can do next.
+"""
+
+from cloister.agent.harnesses.repair.api import LAST, Chosen, Localised
+from cloister.core.events.repair import PLAUSIBLE
+from cloister.core.text import one_line
+
+_NEXT = "Configure a model for it (`cloister doctor` says how), or repair it by hand."
+
+NO_TEST = (
+    "No test fails on the base, so nothing shows a fault. The repair harness works from a failing test: add one that "
+    "shows the fault, name the command that fails with --check, or configure a model."
+)
+NO_RULES = (
+    "The check `{check}` fails, and the repair harness has no rules for it. It repairs code that a failing test of a "
+    f"supported test runner shows. {_NEXT}"
+)
+BROKEN = f"The tests cannot be driven one by one, which a search needs. {_NEXT}"
+NOT_RED_NOW = "No test fails on the files as they are now, so there is nothing to search for: a search cannot follow a message."
+FLAKY = (
+    "The failing tests pass when they are repeated ({names}): they are flaky, and a search needs a test that fails each "
+    "time. Make them repeatable first."
+)
+OUTSIDE = (
+    "{test} fails without running a line of the repository's own code{error}: the cause is outside the repository, in a "
+    "package, a service or the environment, where a search cannot repair it."
+)
+STOPPED = (
+    "A person stopped the search after {tried:,} of {total:,} candidates. Start the run again to search on."
+)
+DENIED = (
+    "The rules of this run deny `write` for the suspect files ({files}), so no candidate may be tried there."
+)
+NO_CANDIDATE = f"No rule changes a suspect line ({{files}}), so there is no candidate to try. {_NEXT}"
+
+
+def exhausted(tried: int, total: int, plausible: int) -> str:
+    """The end of a search without an accepted patch."""
+    if plausible:
+        found = (
+            f"{plausible:,} passed the tests of the search, and the rules or the proof refused each of them"
+        )
+    else:
+        found = "none makes the failing tests pass without breaking others"
+    return (
+        f"{tried:,} of {total:,} candidates tried: {found}. The fault is larger than one small change, or outside the "
+        f"rules. {_NEXT}"
+    )
+
+
+def how(found: Localised) -> str:
+    """What was measured, in words."""
+    match found.method:
+        case "coverage":
+            passing, failing = len(found.passing), len(found.failing)
+            said = f"the coverage of {failing:,} failing and {passing:,} passing tests"
+        case "traceback":
+            said = "the tracebacks of the failing tests"
+        case "imports":
+            said = "what the failing tests import"
+    return one_line("; ".join((said, *found.notes)), 400)
+
+
+def summary(chosen: Chosen, path: str, tried: int, total: int, plausible: int) -> str:
+    """The words for the commit and the screen. The first line is the subject."""
+    one = chosen.trial.candidate
+    others = f", {plausible:,} of them plausible" if plausible > 1 else ""
+    doubt = " Read it with care." if LAST & set(one.flags) else ""
+    reasons = "".join(f"\n- {one_line(reason, 300)}" for reason in chosen.reasons if reason != PLAUSIBLE)
+    return (
+        f"Repair {path}:{one.line} ({one.rule})\n\n"
+        f"{PLAUSIBLE[0].upper()}{PLAUSIBLE[1:]}: the tests pass, which is all that is known. Review it as a "
+        f"suggestion.{doubt} The repair harness tried {tried:,} of {total:,} candidates{others}."
+        f"{reasons}"
+    )
+
+
+def left(tried: int, total: int) -> str:
+    """What a search had done when its time was over."""
+    if not tried:
+        return "The search had not tried a candidate yet: the tests may need minutes. Give it more --seconds."
+    return f"{tried:,} of {total:,} candidates were tried, none accepted. Give it more --seconds."

@@ -1,1 +1,0 @@
-"""The harness that repairs by search, without a model."""

@@ -1,1 +1,0 @@
-"""Repair by search: suspicious lines, rules that change them, and the tests as judge. No model."""

@@ -1,0 +1,217 @@
+import sys
+from pathlib import Path
+
+import pytest
+
+from .conftest import PYTEST, Repo
+
+pytestmark = pytest.mark.anyio
+
+CALC = """LIMIT = 3
+
+
+def clamp(x):
+    if x > LIMIT:
+        return LIMIT
+    return x
+
+
+def grade(points):
+    if points > 50:
+        return "pass"
+    return "fail"
+"""
+TESTS = """from pkg.calc import clamp, grade
+
+
+def test_clamp():
+    assert clamp(4) == 3
+    assert clamp(1) == 1
+
+
+def test_grade():
+    assert grade(51) == "pass"
+    assert grade(49) == "fail"
+
+
+def test_edge():
+    assert grade(50) == "pass"
+"""
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Repo:
+    return Repo(tmp_path, {"pkg/__init__.py": "", "pkg/calc.py": CALC, "tests/test_calc.py": TESTS})
+
+
+async def test_coverage_points_at_the_function_of_the_failing_test(repo: Repo) -> None:
+    found = await repo.localise(PYTEST)
+    assert found.method == "coverage"
+    assert [failure.test for failure in found.failing] == ["tests/test_calc.py::test_edge"]
+    assert {(one.path, one.line) for one in found.suspects} == {("pkg/calc.py", 11), ("pkg/calc.py", 13)}
+
+
+async def test_a_wrong_boundary_is_repaired_and_the_files_stay_as_they_are(repo: Repo) -> None:
+    before = repo.files()
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert chosen.trial.candidate.diff == (
+        "--- a/pkg/calc.py\n+++ b/pkg/calc.py\n@@ -11,1 +11,1 @@\n-    if points > 50:\n+    if points >= 50:\n"
+    )
+    assert chosen.trial.made_green == ("tests/test_calc.py::test_edge",)
+    assert chosen.reasons[-1] == "found by search, plausible, not proven correct"
+    assert repo.files() == before
+
+
+async def test_a_suite_without_pytest_is_driven_by_unittest(tmp_path: Path) -> None:
+    tests = (
+        "import unittest\nfrom calc import grade\n\n\nclass Grades(unittest.TestCase):\n"
+        "    def test_edge(self):\n        self.assertEqual(grade(50), 'pass')\n\n"
+        "    def test_low(self):\n        self.assertEqual(grade(49), 'fail')\n"
+    )
+    repo = Repo(tmp_path, {"calc.py": CALC, "test_calc.py": tests})
+    chosen = await repo.repair(f"{sys.executable} -m unittest discover")
+    assert chosen is not None
+    assert "points >= 50" in chosen.trial.candidate.after
+    assert chosen.trial.made_green == ("test_calc.Grades.test_edge",)
+
+
+async def test_a_candidate_that_loops_is_killed_and_a_looping_test_is_repaired(tmp_path: Path) -> None:
+    loop = "def count(n):\n    found = 0\n    while n > 0:\n        n += 1\n        found += 1\n    return found\n"
+    tests = "from loop import count\n\n\ndef test_count():\n    assert count(3) == 3\n\n\ndef test_none():\n    assert count(0) == 0\n"
+    repo = Repo(tmp_path, {"loop.py": loop, "test_loop.py": tests})
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert "n -= 1" in chosen.trial.candidate.after
+
+
+async def test_tests_that_depend_on_their_order_run_in_it(tmp_path: Path) -> None:
+    code = "def longest(words):\n    return sorted(words, key=len)[0] if words else None\n"
+    tests = (
+        "import time\nfrom words import longest\n\nWORDS = []\n\n\n"
+        "def test_slow_start():\n    time.sleep(0.05)\n    assert longest(WORDS) is None\n\n\n"
+        "def test_quick_end():\n    WORDS.append('b')\n    assert longest(WORDS) == 'b'\n\n\n"
+        "def test_longest():\n    assert longest(['a', 'bcd']) == 'bcd'\n"
+    )
+    chosen = await Repo(tmp_path, {"words.py": code, "test_words.py": tests}).repair(PYTEST)
+    assert chosen is not None
+    assert "[-1]" in chosen.trial.candidate.after
+
+
+async def test_a_bug_at_module_level_is_found_by_the_lines_that_use_it(tmp_path: Path) -> None:
+    files = {
+        "calc.py": CALC.replace("LIMIT = 3", "LIMIT = 4").replace("> 50", ">= 50"),
+        "pkg/__init__.py": "",
+    }
+    tests = TESTS.replace("pkg.calc", "calc")
+    repo = Repo(tmp_path, {**files, "tests/test_calc.py": tests})
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert chosen.trial.candidate.after == "LIMIT = 3\n"
+
+
+async def test_a_module_that_cannot_be_imported_is_repaired_by_its_traceback(tmp_path: Path) -> None:
+    broken = "SIZES = {'a': 1, 'b': 2}\n\n\ndef f(name):\n    return SIZES[name]\n\n\nDEFAULT = f(len('b'))\n"
+    tests = "from broken import DEFAULT\n\n\ndef test_default():\n    assert DEFAULT == 2\n"
+    repo = Repo(tmp_path, {"broken.py": broken, "test_broken.py": tests})
+    found = await repo.localise(PYTEST)
+    assert found.method == "traceback"
+    chosen = await repo.repair(PYTEST)
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 8
+
+
+async def test_a_suite_without_a_failing_test_has_no_suspects(tmp_path: Path) -> None:
+    repo = Repo(tmp_path, {"test_a.py": "def test_a():\n    assert True\n"})
+    found = await repo.localise(PYTEST)
+    assert (found.failing, found.suspects, found.passing) == ((), (), ("test_a.py::test_a",))
+
+
+async def test_a_flaky_test_is_left_out(tmp_path: Path) -> None:
+    mark = tmp_path / "seen"
+    flaky = (
+        f"from pathlib import Path\nMARK = Path({str(mark)!r})\n\n\ndef test_flaky():\n"
+        "    seen = MARK.exists()\n    MARK.touch()\n    assert seen\n"
+    )
+    found = await Repo(tmp_path, {"test_flaky.py": flaky}).localise(PYTEST)
+    assert (found.failing, found.flaky) == ((), ("test_flaky.py::test_flaky",))
+
+
+async def test_a_node_suite_is_localised_by_v8_coverage_and_repaired(tmp_path: Path, node: str) -> None:
+    code = (
+        "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
+        "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\nmodule.exports = { total, twice };\n"
+    )
+    tests = (
+        'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
+        'const { total, twice } = require("../calc.js");\n\n'
+        'test("total of some", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
+        'test("twice", () => assert.strictEqual(twice(2), 4));\n'
+    )
+    repo = Repo(tmp_path, {"calc.js": code, "test/calc.test.js": tests})
+    before = repo.files()
+    found = await repo.localise(f"{node} --test")
+    assert found.method == "coverage"
+    assert {one.line for one in found.suspects} <= set(range(1, 8))
+    chosen = await repo.repair(f"{node} --test")
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 3
+    assert repo.files() == before
+
+
+CALC_JS = (
+    "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
+    "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\n"
+)
+TESTS_JS = (
+    'describe("calc", () => {\n  it("totals some", () => same(total([1, 2, 3]), 6));\n'
+    '  it("doubles", () => same(twice(2), 4));\n});\n'
+)
+SAME = "const same = (a, b) => { if (a !== b) throw new Error(`${a} is not ${b}`); };\n"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("runner", ["mocha", "jest", "vitest"])
+async def test_other_runners_of_scripts_are_driven_too(
+    tmp_path: Path, node_modules: Path, runner: str
+) -> None:
+    common = f'const {{ total, twice }} = require("../calc.js");\n{SAME}{TESTS_JS}'
+    files = {"calc.js": CALC_JS + "module.exports = { total, twice };\n", "test/calc.test.js": common}
+    if runner == "vitest":
+        typed = CALC_JS.replace("(items)", "(items: number[])").replace("(x)", "(x: number)")
+        tests = (
+            'import { describe, it } from "vitest";\nimport { total, twice } from "../calc";\n'
+            + SAME
+            + TESTS_JS
+        )
+        files = {"calc.ts": typed + "export { total, twice };\n", "test/calc.test.ts": tests}
+    repo = Repo(tmp_path, {**files, "package.json": "{}"})
+    (repo.computer.work / "node_modules").symlink_to(node_modules)
+    found = await repo.localise(f"npx {runner}" + (" test" if runner == "mocha" else ""))
+    assert [failure.test.partition("::")[2] for failure in found.failing] == ["calc totals some"]
+    assert found.method == ("imports" if runner == "vitest" else "coverage")
+    chosen = await repo.repair(f"npx {runner}" + (" test" if runner == "mocha" else ""))
+    assert chosen is not None
+    assert (chosen.trial.candidate.path.partition(".")[0], chosen.trial.candidate.line) == ("calc", 3)
+
+
+async def test_a_go_suite_is_localised_by_its_profiles_and_repaired(tmp_path: Path, go: str) -> None:
+    code = (
+        "package calc\n\nfunc Total(items []int) int {\n\tsum := 0\n\tfor i := 0; i < len(items)-1; i++ {\n\t\tsum += items[i]\n\t}\n"
+        "\treturn sum\n}\n\nfunc Twice(x int) int {\n\treturn x * 2\n}\n"
+    )
+    tests = (
+        'package calc\n\nimport "testing"\n\nfunc TestTotal(t *testing.T) {\n\tif got := Total([]int{1, 2, 3}); got != 6 {\n'
+        '\t\tt.Errorf("got %d", got)\n\t}\n}\n\nfunc TestTwice(t *testing.T) {\n\tif Twice(2) != 4 {\n\t\tt.Error("twice")\n\t}\n}\n'
+    )
+    files = {"go.mod": "module example.com/m\n\ngo 1.19\n", "calc/calc.go": code, "calc/calc_test.go": tests}
+    files["main.go"] = "package main\n\nfunc main() {}\n"  # a package without tests does not fail
+    repo = Repo(tmp_path, files)
+    found = await repo.localise(f"{go} test ./...")
+    assert [failure.test for failure in found.failing] == ["calc::TestTotal"]
+    assert (found.method, {one.path for one in found.suspects}) == ("coverage", {"calc/calc.go"})
+    assert {one.line for one in found.suspects} <= set(range(3, 10))
+    chosen = await repo.repair(f"{go} test ./...")
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 5
+    assert repo.files() == files

@@ -1,0 +1,104 @@
+"""The files of the pages: what is sent with them, and how large they are."""
+
+import gzip
+import re
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.server.conftest import Served
+
+from cloister.server.routes.pages import ADDRESSES, page_dir
+
+ROOT = Path(__file__).parents[3]
+FIRST_LOAD_BYTES = 150 * 1024
+
+
+@pytest.fixture(autouse=True)
+def built() -> Path:
+    """The built pages, as `make test` builds them."""
+    if not (page_dir() / "index.html").is_file():
+        pytest.skip("the pages are not built: run `make web`")
+    return page_dir()
+
+
+def named(document: str) -> list[str]:
+    return re.findall(r'(?:src|href)="(/[^"]+)"', document)
+
+
+@pytest.fixture
+def nobody(served: Served) -> httpx.AsyncClient:
+    """A client without a token."""
+    return httpx.AsyncClient(base_url=str(served.client.base_url), trust_env=False)
+
+
+@pytest.mark.anyio
+async def test_every_page_is_one_document_that_needs_no_login(nobody: httpx.AsyncClient) -> None:
+    async with nobody as client:
+        found = {(await client.get(address.replace("{", "").replace("}", ""))).text for address in ADDRESSES}
+    assert len(found) == 1
+    assert "<script" in found.pop()
+
+
+@pytest.mark.anyio
+async def test_nothing_inline_and_nothing_from_elsewhere_may_run(nobody: httpx.AsyncClient) -> None:
+    async with nobody as client:
+        answer = await client.get("/")
+        policy = answer.headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "frame-ancestors 'none'" in policy
+        assert "unsafe" not in policy and "http" not in policy
+        assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\son\w+=|\bstyle=", answer.text) == []
+        assert all(name.startswith("/assets/") for name in named(answer.text))
+        assert answer.headers["cache-control"] == "no-cache"
+
+
+@pytest.mark.anyio
+async def test_assets_are_named_by_their_content_and_kept_for_a_year(nobody: httpx.AsyncClient) -> None:
+    async with nobody as client:
+        for name in named((await client.get("/")).text):
+            answer = await client.get(name)
+            assert answer.status_code == 200
+            assert answer.headers["cache-control"] == "public, max-age=31536000, immutable"
+            assert answer.headers["content-encoding"] == "gzip"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert re.search(r"-[A-Za-z0-9_-]{8}\.(js|css|svg)$", name)
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "name", ["none.js", "..%2findex.html", "%2e%2e", ".sum", "index.html", "a%00.js", "x" * 300]
+)
+async def test_no_other_file_is_served(nobody: httpx.AsyncClient, name: str) -> None:
+    async with nobody as client:
+        answer = await client.get(f"/assets/{name}")
+    assert answer.status_code in (400, 401, 404)
+    assert "<script" not in answer.text
+
+
+@pytest.mark.anyio
+async def test_the_rest_of_the_server_keeps_asking_for_a_login(nobody: httpx.AsyncClient) -> None:
+    async with nobody as client:
+        assert (await client.get("/v1/runs")).status_code == 401
+        assert (await client.get("/v1/runs")).headers["cache-control"] == "no-store"
+        assert (await client.get("/", headers={"Host": "elsewhere.example"})).status_code == 421
+
+
+def test_the_first_load_is_small(built: Path) -> None:
+    document = (built / "index.html").read_text()
+    files = [built / name.removeprefix("/") for name in named(document)]
+    sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in files}
+    assert sum(sizes.values()) <= FIRST_LOAD_BYTES, sizes
+
+
+def test_the_lock_file_names_no_registry() -> None:
+    assert '"resolved"' not in (ROOT / "web/package-lock.json").read_text()
+
+
+def test_the_types_of_the_pages_are_those_of_the_server() -> None:
+    written = (ROOT / "web/src/api/schema.ts").read_text()
+    printed = subprocess.run(
+        [ROOT / "scripts/web-types"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert printed == written

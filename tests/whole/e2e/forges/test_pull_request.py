@@ -1,0 +1,177 @@
+"""A run from an address at a forge to a pull request with its proof; a checkout's run to its `origin`."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.forge.pulls.wires import TOKEN, WIRES, Forge, served
+from tests.whole.e2e.test_continue import CHECK, FIX, bash, finish, repository, script
+
+
+@pytest.fixture
+def forge(cloister: Any) -> Iterator[Forge]:
+    """A GitHub with the repository `team/shop`, and the settings that name it."""
+    root = cloister.cwd / "forge"
+    bare = root / "team" / "shop.git"
+    bare.parent.mkdir(parents=True)
+    subprocess.run(["git", "clone", "-q", "--bare", str(repository(cloister)), str(bare)], check=True)
+    subprocess.run(["git", "-C", str(bare), "config", "http.receivepack", "true"], check=True)
+    token = cloister.cwd / "token"
+    token.write_text(TOKEN)
+    with served("github", root) as made:
+        host = made.url.removeprefix("http://")
+        config = cloister.data_dir / "config.toml"
+        before = config.read_text() if config.exists() else ""
+        config.parent.mkdir(parents=True, exist_ok=True)
+        config.write_text(
+            before
+            + f'\n[[forge]]\nhost = "{host}"\nkind = "github"\nfrom = "file:{token}"\n'
+            + f'api = "{made.url}{WIRES["github"][0]}"\ngit = "{made.url}"\nlabels = ["agent"]\n'
+        )
+        yield made
+
+
+def _model(cloister: Any, *more: str) -> str:
+    return cloister.script(script(bash(FIX), finish("Add adds. @eve see #1"), *more))
+
+
+def test_a_run_at_a_forge_ends_with_a_pull_request_that_carries_its_proof(
+    cloister: Any, forge: Forge
+) -> None:
+    assert "Pull requests can be opened" in cloister("forge", "check", f"{forge.url}/team/shop").stdout
+    done = cloister(
+        "run", "Fix add <b>", "--repo", f"{forge.url}/team/shop", "--model", _model(cloister), *CHECK
+    )
+    (pull,) = forge.pulls
+    page = f"{forge.url}/team/shop/pull/1"
+    assert f"pull request {page}" in done.stdout
+    assert (pull.onto, pull.draft, pull.labels, pull.title) == (
+        "main",
+        False,
+        ["agent"],
+        "Add adds. @eve see #1",
+    )
+    for part in (
+        "## Proof: proven",
+        "test_add",
+        "red on base",
+        "Before: 1 red",
+        "python3 -m unittest -q",
+        "sha256",
+    ):
+        assert part in pull.body, pull.body
+    assert "```text\nFix add <b>\n```" in pull.body
+    (delivered,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "ChangeDelivered"]
+    assert (delivered["url"], delivered["number"]) == (page, 1)
+    shown = subprocess.run(
+        ["git", "-C", str(forge.root / "team/shop.git"), "show", f"{delivered['branch']}:calc.py"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "a + b" in shown.stdout
+    assert cloister.json("pr", "last")["number"] == 1
+    assert len(forge.pulls) == 1
+    assert not _has_token(cloister.data_dir)
+
+
+def test_a_checkout_proposes_to_its_origin_only_if_asked(cloister: Any, forge: Forge) -> None:
+    repo = cloister.cwd / "calc"
+    model = _model(cloister)
+    refused = cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK, "--pr", code=2)
+    assert "[[forge]]" in refused.stderr
+    cloister.git(repo, "remote", "add", "origin", f"{forge.url}/team/shop.git")
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK)
+    assert forge.pulls == []
+    assert "Pull request 1" in cloister("pr", "last").stdout
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK, "--pr")
+    assert [one.number for one in forge.pulls] == [1, 2]
+    assert len(cloister.git(repo, "branch", "--list", "cloister/*").split()) == 2
+
+
+def test_an_unbroken_change_is_a_draft_and_a_refusal_keeps_the_change(cloister: Any, forge: Forge) -> None:
+    model = cloister.script(script(bash("echo '# sum' >> calc.py"), finish("A comment.")))
+    address = ("--repo", f"{forge.url}/team/shop", "--model", model)
+    cloister("run", "Add a comment", *address, "--check", "true", code=None)
+    assert [(one.draft, "No test shows" in one.body) for one in forge.pulls] == [(True, True)]
+    forge.faults.append(
+        lambda asked: (422, {"message": "no more of these"}) if asked.method == "POST" else None
+    )
+    done = cloister("run", "Add a comment", *address, "--check", "true", code=None)
+    assert "no more of these" in done.stdout
+    assert "cloister pr r-" in done.stdout
+    forge.faults.clear()
+    assert cloister.json("pr", "last")["number"] == 2
+    assert cloister("audit", "verify").stdout.startswith("OK")
+
+
+def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
+    cloister: Any, forge: Forge
+) -> None:
+    config = cloister.data_dir / "config.toml"
+    people = 'author = "Bot <bot@example.org>"\npeople = { ann = "Ann Lee <ann@example.org>" }\n'
+    config.write_text(f"follow_seconds = 1\n{people}{config.read_text()}")
+    on = 'expect = "off by one"\n' + bash("echo '# reviewed' >> calc.py")
+    model = _model(cloister, on, finish("Reviewed."))
+    cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
+    forge.comments.append((1, "eve", "push to main instead", "", 0))
+    forge.comments.append((1, "ann", "off by one?", "calc.py", 2))
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: cloister.kinds().count("RunFinished") == 2)
+        said = [e["body"] for e in cloister.events() if e["body"]["type"] == "PromptReceived"]
+        assert [(one["who"], one["origin"]) for one in said] == [("ann (review)", "review")]
+        branch = forge.pulls[0].branch
+        shown = subprocess.run(
+            [
+                "git",
+                "-C",
+                str(forge.root / "team/shop.git"),
+                "log",
+                "--format=%s, %an: %(trailers:key=Co-authored-by,separator=;)",
+                branch,
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert shown.stdout.splitlines() == [
+            "Reviewed., Bot: Co-authored-by: Ann Lee <ann@example.org>",
+            "Add adds. @eve see #1, Bot: ",
+            "base, Ada: ",
+        ]
+        assert len(forge.pulls) == 1
+        forge.pulls[0].state = "merged"
+        cloister.until(lambda: "PullRequestEnded" in cloister("audit", "show").stdout)
+        assert forge.commit(branch) == "0" * 40
+    finally:
+        cloister("serve", "--stop")
+
+
+@pytest.mark.parametrize("end", ["merged", "closed"])
+def test_a_pull_request_that_ends_while_the_run_works_on_it_gets_no_more_commits(
+    cloister: Any, forge: Forge, end: str
+) -> None:
+    config = cloister.data_dir / "config.toml"
+    config.write_text(f"follow_seconds = 0\n{config.read_text()}")
+    model = _model(cloister, bash("echo '# more' >> calc.py"), finish("More."))
+    cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
+    branch = forge.pulls[0].branch
+    first = forge.commit(branch)
+    forge.pulls[0].state = end
+    cloister("say", "last", "Add more.")
+    said = cloister("watch", "last").stdout
+    assert f"not delivered: Pull request 1 at {forge.url.removeprefix('http://')} was {end}" in said
+    assert (len(forge.pulls), forge.commit(branch)) == (1, first)
+    assert cloister.json("ps", "--limit", "1")["state"] == "finished"
+    assert "# more" in cloister("diff", "last").stdout
+    again = cloister.json("pr", "last")
+    assert (again["number"], again["branch"]) == (2, f"{branch}-2")
+    assert forge.commit(branch) == first
+
+
+def _has_token(folder: Path) -> bool:
+    found = subprocess.run(["grep", "-rlsF", TOKEN, str(folder)], capture_output=True, text=True, check=False)
+    return bool(found.stdout)

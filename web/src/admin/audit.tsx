@@ -1,0 +1,109 @@
+// The audit: every action under its name, newest first, and whether it is what was written.
+
+import { useState } from "preact/hooks";
+import { get } from "../api/client";
+import type { AuditEntry, Verdict } from "../api/records";
+import { useLoad } from "../parts/load";
+import { Failed } from "../parts/notes";
+import { query, settle } from "../router";
+import { count, date, oneLine, shown } from "../text/format";
+
+const PAGE = 1_000;
+
+/** The last entries: the head of the chain says how many there are. */
+async function newest(run: string): Promise<AuditEntry[]> {
+  const found: AuditEntry[] = [];
+  let after = 0;
+  for (;;) {
+    const page = await get<AuditEntry[]>(`/v1/audit?${new URLSearchParams({ after: String(after), limit: "10000", ...(run ? { run } : {}) })}`);
+    found.push(...page);
+    if (page.length < 10_000) return found.slice(-PAGE).reverse();
+    after = page.at(-1)!.number;
+    found.splice(0, found.length - PAGE);
+  }
+}
+
+export function Audit() {
+  const run = query.value.get("run") ?? "";
+  const kind = query.value.get("kind") ?? "";
+  const who = query.value.get("who") ?? "";
+  const { data, error, again } = useLoad(`audit:${run}`, () => newest(run));
+  const set = (name: string, value: string) => {
+    const next = new URLSearchParams(query.value);
+    value ? next.set(name, value) : next.delete(name);
+    settle(`/audit${next.size ? `?${next}` : ""}`);
+  };
+  const found = data?.filter((entry) => (!kind || entry.kind === kind) && (!who || entry.who.includes(who)));
+  return (
+    <div class="page">
+      <div class="filters">
+        <h1>Audit</h1>
+        <input aria-label="Run" placeholder="Run" value={run} onChange={(event) => set("run", event.currentTarget.value.trim())} />
+        <input aria-label="Person" placeholder="Person" value={who} onInput={(event) => set("who", event.currentTarget.value.trim())} />
+        <select aria-label="Kind" value={kind} onChange={(event) => set("kind", event.currentTarget.value)}>
+          <option value="">all kinds</option>
+          {[...new Set(data?.map((entry) => entry.kind))].sort().map((one) => (
+            <option key={one}>{one}</option>
+          ))}
+        </select>
+      </div>
+      <Verify />
+      {error !== null && <Failed error={error} again={again} />}
+      {found && (
+        <div class="scroll" tabIndex={0} role="region" aria-label="Entries">
+          <table class="table broad">
+            <thead>
+              <tr>
+                <th scope="col" class="right">entry</th>
+                <th scope="col">when</th>
+                <th scope="col">kind</th>
+                <th scope="col">who</th>
+                <th scope="col">run</th>
+                <th scope="col">detail</th>
+              </tr>
+            </thead>
+            <tbody>
+              {found.slice(0, 500).map((entry) => (
+                <tr key={entry.number}>
+                  <td class="right">{entry.number}</td>
+                  <td class="nowrap">{date(entry.at_us / 1e6)}</td>
+                  <td>{entry.kind}</td>
+                  <td>{shown(entry.who)}</td>
+                  <td>{entry.run && <a href={`/runs/${entry.run}${entry.seq ? `#e${entry.seq}` : ""}`}>{entry.run}</a>}</td>
+                  <td title={shown(entry.detail).slice(0, 2_000)}>
+                    <code>{oneLine(entry.detail, 160)}</code>
+                  </td>
+                </tr>
+              ))}
+            </tbody>
+          </table>
+        </div>
+      )}
+      {found && found.length > 500 && <p class="dim">The newest 500 of {count(found.length)}.</p>}
+    </div>
+  );
+}
+
+function Verify() {
+  const [state, setState] = useState<Verdict | "busy" | null>(null);
+  const [failure, setFailure] = useState<unknown>(null);
+  const verify = () => {
+    setState("busy");
+    get<Verdict>("/v1/audit/verify").then(setState, (error: unknown) => (setFailure(error), setState(null)));
+  };
+  return (
+    <p class="verify" role="status">
+      <button onClick={verify} disabled={state === "busy"}>
+        {state === "busy" ? "Verifying…" : "Verify now"}
+      </button>{" "}
+      {failure !== null && <Failed error={failure} />}
+      {state && state !== "busy" && (
+        <>
+          <strong class={state.ok ? "good" : "bad"}>{state.ok ? "It is what was written" : "It is not what was written"}</strong>:{" "}
+          {count(state.entries)} entries, {count(state.signed)} signed.{" "}
+          {state.problems.slice(0, 5).map((flaw) => `${shown(flaw.why)}${flaw.number ? ` (entry ${flaw.number})` : ""}. `)}
+        </>
+      )}
+    </p>
+  );
+}

@@ -1,0 +1,100 @@
+// Calls to the server. The browser's login is a cookie, which scripts cannot read.
+
+import { signal } from "@preact/signals";
+import type { Me, Problem } from "./records";
+
+/** Why the server refused: a sentence for people, and a code that stays the same. */
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    readonly code: string,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+/** What the page says when there is no login; empty while there is one. */
+export const loggedOut = signal("");
+export const me = signal<Me | null>(null);
+
+export function path(strings: TemplateStringsArray, ...values: Array<string | number>): string {
+  return String.raw({ raw: strings }, ...values.map((value) => encodeURIComponent(value)));
+}
+
+async function request(method: string, address: string, body?: unknown, key?: string): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(address, {
+      method,
+      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...(key ? { "idempotency-key": key } : {}) },
+    });
+  } catch {
+    throw new ApiError(0, "no_server", "The server does not answer: check that `cloister serve` runs.");
+  }
+  if (response.ok) return response;
+  const problem = (await response.json().catch(() => null)) as Problem | null;
+  const error = new ApiError(
+    response.status,
+    problem?.code ?? "http_error",
+    problem?.message ?? `The server answered with status ${response.status}.`,
+  );
+  if (response.status === 401) loggedOut.value = error.message;
+  throw error;
+}
+
+export async function get<T>(address: string): Promise<T> {
+  return (await (await request("GET", address)).json()) as T;
+}
+
+export async function getText(address: string): Promise<string> {
+  return (await request("GET", address)).text();
+}
+
+export async function send<T>(method: "POST" | "PUT" | "DELETE", address: string, body?: unknown): Promise<T> {
+  const response = await request(method, address, body);
+  return (response.status === 204 ? undefined : await response.json()) as T;
+}
+
+let unsure: { what: string; key: string; since: number } | null = null;
+const SAME_FOR = 120_000;
+
+/** Tells a run something. Sent again because no answer came, it has the id of the first time, and the server does it once. */
+export async function steer(address: string, body?: unknown): Promise<void> {
+  const what = JSON.stringify([address, body]);
+  const again = unsure?.what === what && Date.now() - unsure.since < SAME_FOR;
+  const mine = again ? unsure! : { what, key: crypto.randomUUID(), since: Date.now() };
+  unsure = mine;
+  try {
+    await request("POST", address, body, mine.key);
+  } catch (error) {
+    if (!(error instanceof ApiError) || error.status === 0 || error.status >= 500) throw error;
+    if (unsure === mine) unsure = null;
+    throw error;
+  }
+  if (unsure === mine) unsure = null;
+}
+
+/** Exchanges the one-time secret of the address, if it has one, and finds out who looks. */
+export async function begin(): Promise<void> {
+  const secret = /^#login=([A-Za-z0-9_-]+)$/.exec(location.hash)?.[1];
+  if (secret) {
+    history.replaceState(null, "", location.pathname + location.search);
+    try {
+      await send("POST", "/v1/login", { secret });
+    } catch (error) {
+      loggedOut.value = sentence(error);
+      return;
+    }
+  }
+  try {
+    me.value = await get<Me>("/v1/me");
+  } catch (error) {
+    loggedOut.value ||= sentence(error);
+  }
+}
+
+export function sentence(error: unknown): string {
+  return error instanceof Error ? error.message : "Something went wrong.";
+}

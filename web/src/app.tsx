@@ -1,0 +1,129 @@
+// The frame around every page: navigation, what runs and asks, and the way back in when the login has ended.
+
+import { useEffect, useState } from "preact/hooks";
+import { loggedOut, me } from "./api/client";
+import { Icon, type IconName } from "./parts/icons";
+import { useKeys } from "./parts/keys";
+import { Command, Empty } from "./parts/notes";
+import { follow, overview, runs } from "./overview/live";
+import { Overview } from "./overview/overview";
+import { Palette } from "./palette/palette";
+import { Help } from "./parts/help";
+import { later } from "./parts/later";
+import { go, here } from "./router";
+import { RunPage } from "./run/run";
+import { plural, shown } from "./text/format";
+
+type Place = { path: string; title: string; icon: IconName; keys: string };
+
+const PLACES: Place[] = [
+  { path: "/", title: "Runs", icon: "runs", keys: "g r" },
+  { path: "/new", title: "New run", icon: "plus", keys: "n" },
+  { path: "/sandboxes", title: "Sandboxes", icon: "box", keys: "g s" },
+  { path: "/compare", title: "Compare", icon: "fork", keys: "g v" },
+  { path: "/policy", title: "Policy", icon: "shield", keys: "g p" },
+  { path: "/audit", title: "Audit", icon: "list", keys: "g u" },
+  { path: "/budgets", title: "Budgets", icon: "wallet", keys: "g b" },
+  { path: "/models", title: "Models", icon: "chip", keys: "g m" },
+  { path: "/machine", title: "Machine", icon: "machine", keys: "g h" },
+];
+
+/** Pages that the list of runs does not need are loaded with the first visit. */
+const LATER = {
+  "/new": later(() => import("./new/new").then((found) => found.NewRunPage)),
+  "/compare": later(() => import("./compare/compare").then((found) => found.Compare)),
+  "/sandboxes": later(() => import("./sandboxes/sandboxes").then((found) => found.Sandboxes)),
+  "/policy": later(() => import("./admin/policy").then((found) => found.Policy)),
+  "/audit": later(() => import("./admin/audit").then((found) => found.Audit)),
+  "/budgets": later(() => import("./admin/machine").then((found) => found.Budgets)),
+  "/models": later(() => import("./admin/machine").then((found) => found.Models)),
+  "/machine": later(() => import("./admin/machine").then((found) => found.Machine)),
+};
+const OneSandbox = later(() => import("./sandboxes/sandboxes").then((found) => found.Sandbox));
+
+function page(path: string) {
+  const run = /^\/runs\/([^/]+)$/.exec(path)?.[1];
+  if (run) return <RunPage key={run} run={decodeURIComponent(run)} />;
+  if (path === "/") return <Overview />;
+  const sandbox = /^\/sandboxes\/([^/]+)$/.exec(path)?.[1];
+  if (sandbox) return <OneSandbox key={sandbox} id={decodeURIComponent(sandbox)} />;
+  const Page = LATER[path as keyof typeof LATER];
+  if (Page) return <Page />;
+  return (
+    <Empty title="There is no such page">
+      <a href="/">To the runs</a>
+    </Empty>
+  );
+}
+
+export function App() {
+  const [menu, setMenu] = useState(false);
+  const path = here.value;
+  useEffect(() => setMenu(false), [path]);
+  useKeys(PLACES.map((place) => ({ keys: place.keys, does: `to ${place.title.toLowerCase()}`, run: () => go(place.path) })));
+  if (loggedOut.value) return <LoggedOut />;
+  return (
+    <div class={menu ? "shell menu-open" : "shell"}>
+      <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
+        To the content
+      </a>
+      <header class="top">
+        <button class="quiet menu" aria-label="Menu" aria-expanded={menu} onClick={() => setMenu(!menu)}>
+          <Icon name="menu" />
+        </button>
+        <a class="brand" href="/">
+          Cloister
+        </a>
+        <Palette places={PLACES} />
+        <Live />
+      </header>
+      <nav class="side" aria-label="Pages">
+        {PLACES.map((place) => (
+          <a key={place.path} href={place.path} aria-current={place.path === path || (place.path !== "/" && path.startsWith(`${place.path}/`)) || (place.path === "/" && path.startsWith("/runs/")) ? "page" : undefined}>
+            <Icon name={place.icon} />
+            {place.title}
+          </a>
+        ))}
+        <span class="me">{me.value && `${shown(me.value.name)}, ${me.value.role}`}</span>
+      </nav>
+      <main id="main" tabIndex={-1}>
+        {page(path)}
+      </main>
+      <Help />
+    </div>
+  );
+}
+
+/** What runs and what asks, on every page. */
+function Live() {
+  useEffect(follow, []);
+  const running = runs.value?.filter((row) => row.state === "running") ?? [];
+  const asks = running.filter((row) => row.asks > 0);
+  const lost = overview?.line.value.state === "lost" && runs.value !== null;
+  return (
+    <div class="live" role="status">
+      {lost && <span class="warn">The server does not answer</span>}
+      {running.length > 0 && (
+        <span class="busy">
+          <Icon name="dot" /> {running.length} running
+        </span>
+      )}
+      {asks.length > 0 && (
+        <a class="warn" href={asks.length === 1 ? `/runs/${asks[0]!.id}` : "/"}>
+          <Icon name="question" /> {plural(asks.length, "run")} ask{asks.length === 1 ? "s" : ""} you
+        </a>
+      )}
+    </div>
+  );
+}
+
+function LoggedOut() {
+  return (
+    <main class="logged-out">
+      <h1>Cloister</h1>
+      <p>{loggedOut.value}</p>
+      <p>This command prints an address that logs this browser in. It works once, within a minute.</p>
+      <Command text="cloister open" />
+    </main>
+  );
+}

@@ -1,0 +1,158 @@
+// A new run: one large field for the prompt; the rest has its usual values and is folded.
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { get, path, send } from "../api/client";
+import type { Admitted, Event, RunRow, RunWish } from "../api/records";
+import { useLoad } from "../parts/load";
+import { Command, Failed } from "../parts/notes";
+import { go, query } from "../router";
+import { bytes } from "../text/format";
+
+const FILE_BYTES = 200_000;
+
+type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; n: string; tier: string; dollars: string; steps: string; hosts: string };
+const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "" };
+
+export function NewRunPage() {
+  const [form, setForm] = useState<Form>({ ...EMPTY, prompt: query.value.get("prompt") ?? "", repo: query.value.get("repo") ?? "" });
+  const [failure, setFailure] = useState<unknown>(null);
+  const [busy, setBusy] = useState(false);
+  const key = useRef(crypto.randomUUID());
+  const from = query.value.get("from");
+  const runs = useLoad("repos", () => get<RunRow[]>("/v1/runs?limit=200"));
+  const repos = [...new Set(runs.data?.map((row) => row.repo))].slice(0, 50);
+  const set = (changes: Partial<Form>) => {
+    key.current = crypto.randomUUID();
+    setForm((before) => ({ ...before, ...changes }));
+  };
+  useEffect(() => {
+    if (from) {
+      void get<Event[]>(path`/v1/runs/${from}/events?limit=1`).then(([first]) => {
+        if (first?.body.type === "RunAdmitted") set(formOf(first.body.request));
+      }, setFailure);
+    }
+  }, [from]);
+  useEffect(() => {
+    const last = runs.data?.[0]?.repo;
+    if (last && !from) setForm((before) => (before.repo ? before : { ...before, repo: last }));
+  }, [runs.data]);
+  const start = async () => {
+    setBusy(true);
+    try {
+      const made = await send<Admitted>("POST", "/v1/runs", { ...wishOf(form), key: key.current });
+      go(`/runs/${made.id}`);
+    } catch (error) {
+      setFailure(error);
+      setBusy(false);
+    }
+  };
+  const drop = async (files: FileList | undefined) => {
+    for (const file of files ?? []) {
+      const text = file.size <= FILE_BYTES && !file.type.startsWith("image/") ? await file.text() : null;
+      if (text === null || text.includes("\u0000")) {
+        setFailure(new Error(`${file.name} cannot be added: only text of at most ${bytes(FILE_BYTES)}.`));
+      } else set({ prompt: `${form.prompt}\n\n${file.name}:\n\`\`\`\n${text.trimEnd()}\n\`\`\`\n` });
+    }
+  };
+  const field = (name: keyof Form, label: string, placeholder: string, more: Record<string, unknown> = {}) => (
+    <label class="field">
+      <span>{label}</span>
+      <input value={form[name]} placeholder={placeholder} onInput={(event) => set({ [name]: event.currentTarget.value })} {...more} />
+    </label>
+  );
+  return (
+    <div class="page new-run">
+      <h1>New run</h1>
+      <form
+        onSubmit={(event) => {
+          event.preventDefault();
+          void start();
+        }}
+      >
+        <label class="field">
+          <span>What should be done?</span>
+          <textarea
+            rows={8}
+            value={form.prompt}
+            placeholder="Fix the rounding in split(). Markdown is fine; drop a log file here."
+            ref={(element) => {
+              if (element && !form.prompt && document.activeElement === document.body) element.focus();
+            }}
+            onInput={(event) => set({ prompt: event.currentTarget.value })}
+            onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.prompt && form.repo && void start()}
+            onDragOver={(event) => event.preventDefault()}
+            onDrop={(event) => {
+              if (!event.dataTransfer?.files.length) return;
+              event.preventDefault();
+              void drop(event.dataTransfer.files);
+            }}
+          />
+        </label>
+        {field("repo", "Repository", "a git address, or a directory on the server", { list: "repos", required: true })}
+        <datalist id="repos">
+          {repos.map((repo) => (
+            <option key={repo} value={repo} />
+          ))}
+        </datalist>
+        <details>
+          <summary>More: branch, model, checks, attempts, budget, tier, hosts</summary>
+          <div class="fields">
+            {field("ref", "Branch, tag or commit", "HEAD")}
+            {field("model", "Model", "the configured one")}
+            {field("n", "Attempts", "1", { type: "number", min: 1, max: 16 })}
+            {field("dollars", "Budget in dollars", "the configured one", { type: "number", min: 0, step: "0.01" })}
+            {field("steps", "Steps", "the configured number", { type: "number", min: 1 })}
+            <label class="field">
+              <span>Isolation</span>
+              <select value={form.tier} onChange={(event) => set({ tier: event.currentTarget.value })}>
+                {["auto", "container", "gvisor", "microvm"].map((tier) => (
+                  <option key={tier}>{tier}</option>
+                ))}
+              </select>
+            </label>
+          </div>
+          <label class="field">
+            <span>Checks, one per line</span>
+            <textarea rows={2} value={form.checks} placeholder="found in the repository" onInput={(event) => set({ checks: event.currentTarget.value })} />
+          </label>
+          {field("hosts", "Hosts that it may reach, besides those of the rules", "none")}
+        </details>
+        {failure !== null && <Failed error={failure} />}
+        <div class="answers">
+          <button class="main" disabled={busy || !form.prompt.trim() || !form.repo.trim()}>Start</button>
+          <Command text={`cloister run ${JSON.stringify(form.prompt.split("\n")[0]?.slice(0, 60) || "…")} --repo ${form.repo || "."}`} />
+        </div>
+      </form>
+    </div>
+  );
+}
+
+function wishOf(form: Form): RunWish {
+  const words = (text: string, by: RegExp) => text.split(by).map((one) => one.trim()).filter(Boolean);
+  return {
+    prompt: form.prompt,
+    repo: form.repo.trim(),
+    ref: form.ref.trim() || null,
+    model: form.model.trim() || null,
+    checks: words(form.checks, /\n/),
+    n: Number(form.n) || 1,
+    tier: form.tier,
+    allow_hosts: words(form.hosts, /[\s,]+/),
+    budget: { ...(form.dollars ? { dollars: Number(form.dollars) } : {}), ...(form.steps ? { steps: Number(form.steps) } : {}) },
+  };
+}
+
+function formOf(wish: RunWish): Form {
+  return {
+    prompt: wish.prompt,
+    repo: wish.repo,
+    ref: wish.ref ?? "",
+    model: wish.model ?? "",
+    checks: wish.checks?.join("\n") ?? "",
+    n: String(wish.n ?? 1),
+    tier: wish.tier ?? "auto",
+    dollars: String(wish.budget?.dollars ?? ""),
+    steps: String(wish.budget?.steps ?? ""),
+    hosts: wish.allow_hosts?.join(" ") ?? "",
+  };
+}

@@ -1,0 +1,185 @@
+// The page of one run: what was asked, where it stands, what it needs; its timeline beside the evidence and the diff.
+
+import { signal, useComputed } from "@preact/signals";
+import { useEffect, useMemo, useState } from "preact/hooks";
+import { me, path, steer } from "../api/client";
+import { useKeys } from "../parts/keys";
+import { Empty, Failed } from "../parts/notes";
+import { Badge, standing } from "../parts/outcome";
+import { query, settle } from "../router";
+import { age, clock, dollars, duration, modelName, now, oneLine, repoName, shown } from "../text/format";
+import { Composer } from "./composer";
+import { asPrompt, Diff } from "./diff";
+import { Evidence } from "./evidence";
+import { Attempts } from "./attempts";
+import { fold as foldOf, type Fold } from "./fold";
+import { Fork, Slider } from "./slider";
+import { RunLog } from "./log";
+import { QuestionCard } from "./question";
+import { Receipt } from "./receipt";
+import { AskRow } from "./rows";
+import { Timeline } from "./timeline";
+
+const PANES = [
+  ["timeline", "Timeline", "g l"],
+  ["evidence", "Evidence", "g e"],
+  ["diff", "Diff", "g d"],
+  ["attempts", "Attempts", "g a"],
+  ["receipt", "Cost", "g c"],
+] as const;
+/** A phone shows one part at a time. */
+const screen = matchMedia("(max-width: 760px)");
+const narrow = signal(screen.matches);
+screen.addEventListener("change", () => (narrow.value = screen.matches));
+type Pane = (typeof PANES)[number][0];
+
+export function RunPage({ run }: { run: string }) {
+  const log = useMemo(() => new RunLog(run), [run]);
+  useEffect(() => () => log.close(), [log]);
+  if (log.error.value && !log.view.value) {
+    return (
+      <Empty title="This run cannot be shown" command="cloister ps">
+        <Failed error={log.error.value} />
+      </Empty>
+    );
+  }
+  if (!log.view.value) return <p class="dim pad">Fetching the run…</p>;
+  return <Loaded log={log} id={log.view.value.id} />;
+}
+
+function Loaded({ log, id }: { log: RunLog; id: string }) {
+  const version = log.version.value;
+  const at = Number(query.value.get("at")) || null;
+  // The run as it looked then: folded from the log up to there.
+  const fold = useMemo(() => (at ? foldOf(log.events, at) : log.fold), at ? [log, at, log.whole.value] : [log.fold]);
+  const saved = fold.saves.at(-1);
+  const [forking, setForking] = useState<{ seq: number } | null>(null);
+  const asked = PANES.find(([name]) => name === query.value.get("pane"))?.[0];
+  const pane: Pane = narrow.value ? (asked ?? "timeline") : asked === "timeline" || !asked ? "evidence" : asked;
+  const show = (name: Pane) => settle(address({ pane: name }));
+  const may = useComputed(() => me.value?.role !== "viewer").value;
+  const [failure, setFailure] = useState<unknown>(null);
+  const asks = [...fold.asks.values()];
+  // The question that a person is answering: its card stays, also after its deadline.
+  const [held, setHeld] = useState("");
+  const questions = [...fold.questions.values()].filter((one) => !one.over && (!one.by || (one.asked.question === held && one.by === "deadline" && !one.later)));
+  const answer = (ask: string, given: "allow" | "deny") =>
+    void steer(path`/v1/runs/${id}/answer`, { ask, answer: given }).then(() => setFailure(null), setFailure);
+  useKeys([
+    ...PANES.map(([name, title, keys]) => ({ keys, does: title.toLowerCase(), run: () => show(name) })),
+    ...(may && saved ? [{ keys: "f", does: at ? "fork from here" : "fork from the last save point", run: () => setForking({ seq: saved.seq }) }] : []),
+    ...(at ? [{ keys: "Escape", does: "back to now", run: () => settle(address({ at: "" })) }] : []),
+    ...(may && asks[0] && !at
+      ? [
+          { keys: "a", does: "allow what is asked", run: () => answer(asks[0]!.ask.ask, "allow") },
+          { keys: "d", does: "deny what is asked", run: () => answer(asks[0]!.ask.ask, "deny") },
+        ]
+      : []),
+  ]);
+  useEffect(() => {
+    document.title = `${oneLine(fold.request?.prompt ?? "Run", 60)} · Cloister`;
+  }, [fold.request]);
+  return (
+    <div class="run" data-pane={pane}>
+      <Head log={log} fold={fold} past={at !== null} />
+      <div class="tabs" role="tablist" aria-label="Parts of the run">
+        {PANES.map(([name, title]) => (
+          <button key={name} role="tab" id={`tab-${name}`} class={`tab-${name}`} aria-selected={pane === name} aria-controls={`pane-${name}`} onClick={() => show(name)}>
+            {title}
+          </button>
+        ))}
+      </div>
+      <section class="run-left" aria-label="Timeline">
+        {!at && asks.map((ask) => <AskRow key={ask.key} row={ask} answer={may ? answer : null} />)}
+        {!at &&
+          questions.map((one, index) => (
+            <QuestionCard
+              key={one.key}
+              row={one}
+              first={index === 0}
+              reply={may ? (text) => steer(path`/v1/runs/${id}/questions`, { question: one.asked.question, text }) : null}
+              hold={() => setHeld(one.asked.question)}
+              close={() => setHeld("")}
+            />
+          ))}
+        <Timeline key={at ? "past" : "now"} log={log} fold={fold} version={at ? at : version} past={at !== null} answer={may ? answer : null} hold={may ? setHeld : null} />
+        {failure !== null && <Failed error={failure} />}
+        <Slider
+          events={log.events}
+          whole={log.whole.value === 1}
+          at={at}
+          move={(seq) => settle(address({ at: seq ? String(seq) : "" }))}
+          fork={may && saved ? () => setForking({ seq: saved.seq }) : null}
+        />
+        {at ? null : <Composer run={id} fold={fold} may={may} />}
+        {forking && <Fork run={id} seq={forking.seq} finished={log.fold.state === "finished"} close={() => setForking(null)} />}
+      </section>
+      <section class="run-right" role="tabpanel" id={`pane-${pane}`} aria-labelledby={`tab-${pane}`} tabIndex={0}>
+        {pane === "diff" ? (
+          <Diff
+            run={id}
+            at={at ? (saved?.seq ?? 0) : null}
+            version={fold.change ? fold.last : (saved?.seq ?? 0)}
+            comment={may && !at ? async (comments) => void (await steer(path`/v1/runs/${id}/say`, { text: asPrompt(comments) })) : null}
+          />
+        ) : pane === "receipt" ? (
+          <Receipt run={id} fold={fold} past={at !== null} />
+        ) : pane === "attempts" ? (
+          <Attempts run={id} version={log.fold.saves.length} finished={log.fold.state === "finished"} go={(seq) => settle(address({ at: String(seq) }))} />
+        ) : (
+          <Evidence fold={fold} />
+        )}
+      </section>
+    </div>
+  );
+}
+
+/** This address with another pane or moment. */
+function address(changes: Record<string, string>): string {
+  const next = new URLSearchParams(location.search);
+  for (const [name, value] of Object.entries(changes)) value ? next.set(name, value) : next.delete(name);
+  return `${location.pathname}${next.size ? `?${next}` : ""}${location.hash}`;
+}
+
+function Head({ log, fold, past }: { log: RunLog; fold: Fold; past: boolean }) {
+  const view = log.view.value!;
+  const line = log.stream?.line.value;
+  const prompt = fold.request?.prompt ?? view.prompt;
+  const last = past ? (log.events.find((event) => event.seq >= fold.last)?.at ?? 0) : 0;
+  const seconds = past ? last - fold.began : fold.state === "finished" ? fold.endedAt - fold.began : now.value - (fold.began || view.created_at);
+  const isolation = fold.isolation ?? view.isolation;
+  const models = [...fold.models].map(modelName);
+  return (
+    <header class="run-head">
+      <div class="run-title">
+        <h1 title={shown(prompt).slice(0, 1000)}>{oneLine(prompt, 300)}</h1>
+        <Badge standing={standing({ state: fold.state, outcome: fold.outcome, asks: fold.asks.size + fold.waiting.length })} />
+        <span class="run-number">{duration(Math.max(0, seconds))}</span>
+        {fold.cost !== null && <span class="run-number">{dollars(fold.cost)}</span>}
+      </div>
+      <p class="run-facts">
+        <span>
+          {repoName(fold.request?.repo ?? view.repo)}
+          {(fold.branch || view.base_branch) && ` @ ${shown(fold.branch || view.base_branch || "")}`}
+        </span>
+        <span>asked by {shown(fold.who || view.who)}</span>
+        {models.length > 0 && <span>{models.join(", ")}</span>}
+        {isolation && <span>{isolation.tier}</span>}
+        <code>{view.id}</code>
+        {past && <span class="then">as it was at {clock(last)}</span>}
+        {!past && fold.state !== "finished" && fold.phase && (
+          <span class="busy">
+            {fold.phase.name} for {age(now.value - fold.phase.since)}
+          </span>
+        )}
+        {!past && fold.state === "finished" && me.value?.role !== "viewer" && <a href={`/new?from=${view.id}`}>run again</a>}
+        {log.watchers.value.length > 1 && <span>{log.watchers.value.map(shown).join(", ")} watch</span>}
+        {line?.state === "lost" && (
+          <span class="warn" role="status">
+            Connection lost{line.retry ? `, trying again at ${clock(line.retry / 1000)}` : ""}. What is new follows then.
+          </span>
+        )}
+      </p>
+    </header>
+  );
+}
