@@ -98,7 +98,7 @@ async def address_at_forge(forges: Forges, repo: str) -> str:
 
 
 _PAGE = re.compile(
-    r"(https?://[^\s?#]{1,1000}?)/(pull|pulls|(?:-/)?merge_requests|pull-requests|pull-request)/([0-9]{1,9})(?:[/?#]\S*)?"
+    r"(https?://[^\s?#]{1,1000}?)/(pull|pulls|(?:-/)?merge_requests|pull-requests|pull-request)/([0-9]{1,9})(?![^/?#])"
 )
 
 
@@ -108,7 +108,7 @@ async def pull_at(forges: Forges, page: str) -> tuple[str, str]:
     A forge of the settings is asked by its API. The refs of GitHub, Gitea and GitLab are known without one.
     Raises `UserError` (`no_claim`, `no_forge`), `OutsideError`.
     """
-    found = _PAGE.fullmatch(page)
+    found = _PAGE.match(page)
     if found is None:
         raise UserError("no_claim", f"{one_line(page, 200)} is not the address of a pull request.")
     repo, word, number = found.groups()
