@@ -564,7 +564,7 @@ async def test_a_decision_that_cannot_be_recorded_is_not_acted_on() -> None:
         failed.set()
 
     async with listening(serve) as port:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             async with await anyio.connect_tcp("127.0.0.1", port) as client:
                 await client.send(GET)
                 assert await read_all(client) == b""

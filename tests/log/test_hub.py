@@ -21,7 +21,7 @@ def text(number: int) -> ModelText:
 
 
 async def take(reader: Subscription, count: int) -> list[Item]:
-    with anyio.fail_after(5):
+    with anyio.fail_after(60):
         return [await reader.next() for _ in range(count)]
 
 

@@ -101,7 +101,7 @@ async def test_megabytes_go_in_and_come_out_unchanged(open_guest: OpenGuest) -> 
 
 async def test_no_input_is_an_end_of_input(open_guest: OpenGuest) -> None:
     async with open_guest(SELF) as (link, _):
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert (await link.run(Command(("cat",), cwd="/"))).ok
 
 

@@ -51,7 +51,7 @@ class FakeGuest:
             await self.to_host.send(frame if isinstance(frame, bytes) else encode(frame))
 
     async def hear(self) -> frames.FromHost:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             while not self._heard:
                 self._heard += self._decoder.feed(await self.from_host.receive())
         return self._heard.pop(0)

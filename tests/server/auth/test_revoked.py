@@ -71,7 +71,7 @@ async def until(what: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def is_closed(socket: ClientConnection) -> None:
-    with anyio.fail_after(10), pytest.raises(ConnectionClosed) as closed:
+    with anyio.fail_after(60), pytest.raises(ConnectionClosed) as closed:
         while True:
             await socket.recv()
     assert closed.value.rcvd is not None and closed.value.rcvd.code == REVOKED

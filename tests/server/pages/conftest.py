@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, async_playwright, expect
 from tests.server.conftest import Served
 
 from cloister.server.routes.pages import page_dir
@@ -23,6 +23,9 @@ FLAGS = [
     "--disable-sync",
     "--disable-dev-shm-usage",
 ]
+PATIENCE = 60_000
+"""Milliseconds: how long a page may take on a busy machine before a test calls it stuck."""
+expect.set_options(timeout=PATIENCE)
 AXE = Path(__file__).parents[3] / "web/node_modules/axe-core/axe.min.js"
 
 
@@ -62,7 +65,7 @@ async def show(served: Served, chromium: Browser) -> AsyncIterator[Show]:
     async def open_page(address: str = "/", scheme: Literal["light", "dark"] = "light") -> Page:
         context = await chromium.new_context(viewport={"width": 1440, "height": 900}, color_scheme=scheme)
         page = await context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(PATIENCE)
         shown.append((page, complaints(page)))
         secret = (await served.client.post("/v1/logins")).json()["secret"]
         path, _, place = address.partition("#")

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
-from tests.server.pages.conftest import CHROMIUM, FLAGS
+from tests.server.pages.conftest import CHROMIUM, FLAGS, PATIENCE
 
 from cloister.server.routes.pages import page_dir
+
+expect.set_options(timeout=PATIENCE)
 
 PROMPT = "The test suite fails. Find the cause and fix it."
 
@@ -24,7 +26,7 @@ def page() -> Iterator[Page]:
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         made = browser.new_page(viewport={"width": 1440, "height": 900})
-        made.set_default_timeout(60_000)
+        made.set_default_timeout(PATIENCE)
         yield made
         browser.close()
 
@@ -50,7 +52,7 @@ def test_a_run_is_started_and_watched_in_a_browser_while_its_server_is_killed(
     page.wait_for_url("**/runs/r-*")
     expect(page.get_by_role("button", name="baseline 5 red")).to_be_visible(timeout=180_000)
     cloister.kill_server()
-    expect(page.get_by_text("Connection lost")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("Connection lost")).to_be_visible()
     cloister("serve", "--background", "--port", str(port))
     expect(page.locator("header .badge")).to_have_text("proven", timeout=180_000)
     expect(page.get_by_text("Connection lost")).to_have_count(0)
