@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from playwright.async_api import Browser, Locator, Page, Route, expect
+from playwright.async_api import Browser, Locator, Page, Route, WebSocketRoute, expect
 from tests.server.conftest import Served
 from tests.server.pages.conftest import Show, violations
 from tests.server.routes.test_forks import forked_run
@@ -131,6 +131,36 @@ async def test_a_run_is_steered_with_words_and_keys(served: Served, show: Show) 
     await page.get_by_role("button", name="Stop", exact=True).click()
     await expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
     assert len(await said(served, fence, StopRequested)) == 1
+
+
+async def test_an_event_that_comes_after_the_answer_still_changes_the_buttons(
+    served: Served, chromium: Browser
+) -> None:
+    fence = await served.claimed_run()
+    page = await (await chromium.new_context()).new_page()
+    held: list[str | bytes] = []
+    holding = False
+    sockets: list[WebSocketRoute] = []
+
+    def between(route: WebSocketRoute) -> None:
+        sockets.append(route)
+        route.connect_to_server().on_message(lambda text: held.append(text) if holding else route.send(text))
+
+    await page.route_web_socket("**/v1/runs/*/stream*", between)
+    secret = (await served.client.post("/v1/logins")).json()["secret"]
+    await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}#login={secret}")
+    await append(served, fence, AttemptStarted(0, "m"), *turn(1))
+    await expect(page.get_by_text("turn 1")).to_be_visible()
+    for button, after in (("Pause", "Go on"), ("Go on", "Pause"), ("Stop", "Stopping")):
+        holding = True
+        async with page.expect_response("**/v1/runs/**"):
+            await page.get_by_role("button", name=button, exact=True).click()
+        await expect(page.get_by_role("button", name=button, exact=True)).to_be_enabled()
+        holding = False
+        for text in held:
+            sockets[0].send(text)
+        held.clear()
+        await expect(page.get_by_role("button", name=after, exact=True)).to_be_visible()
 
 
 def question(name: str, text: str, *choices: str, deadline: float = 2_000_000_000) -> QuestionAsked:

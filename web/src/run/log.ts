@@ -78,6 +78,14 @@ export class RunLog {
     this.whole.value = 1;
   }
 
+  /**
+   * The fold as it is now, as a new object each time. The fold itself grows in place, and a part of the page that is
+   * given the same object again may not be drawn again: its buttons would show what was true before.
+   */
+  now(): Fold {
+    return Object.create(this.fold) as Fold;
+  }
+
   private refold(): void {
     this.fold = fold(this.events);
     this.version.value++;

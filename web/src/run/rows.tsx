@@ -302,7 +302,7 @@ function QuestionRow({ row, hold }: { row: Question; hold: Shown["hold"] }) {
         </span>
         <Seq row={row} />
       </div>
-      <QuestionLine row={row} hold={hold} />
+      <QuestionLine row={{ ...row }} hold={hold} />
     </div>
   );
 }

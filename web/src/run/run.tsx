@@ -51,7 +51,7 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   const version = log.version.value;
   const at = Number(query.value.get("at")) || null;
   // The run as it looked then: folded from the log up to there.
-  const fold = useMemo(() => (at ? foldOf(log.events, at) : log.fold), at ? [log, at, log.whole.value] : [log.fold]);
+  const fold = useMemo(() => (at ? foldOf(log.events, at) : log.now()), at ? [log, at, log.whole.value] : [log.fold, version]);
   const saved = fold.saves.at(-1);
   const [forking, setForking] = useState<{ seq: number } | null>(null);
   const asked = PANES.find(([name]) => name === query.value.get("pane"))?.[0];
