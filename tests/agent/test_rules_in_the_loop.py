@@ -132,7 +132,7 @@ async def test_every_result_after_a_connection_is_tainted(bench: LoopBench) -> N
     await bench.work(script + FIX)
     assert next(b for b in bench.journal.bodies if isinstance(b, ToolReturned)).origin == "repository"
     bench.journal.add(ConnectionDecided("s", "example.org", 443, "allow", "r"))
-    assert Provenance(0, bench.journal).origin("read") == "web"
+    assert Provenance(0, bench.journal).origin("repository") == "web"
 
 
 async def test_forked_run_inherits_the_taint(bench: LoopBench) -> None:
@@ -142,7 +142,7 @@ async def test_forked_run_inherits_the_taint(bench: LoopBench) -> None:
 
     other = (await open_bench(bench.computer.work.parent / "other")).journal
     other.add(Inherited(9, 0.0, ConnectionDecided("s", "example.org", 443, "allow", "r")))
-    assert Provenance(0, other).origin("bash") == "web"
+    assert Provenance(0, other).origin("tool") == "web"
 
 
 async def test_taint_of_any_attempt_counts_for_a_shared_proxy(bench: LoopBench) -> None:

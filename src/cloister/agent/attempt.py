@@ -103,7 +103,7 @@ async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reaso
         done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
         words = search_left(done.tried if done else 0, done.total if done else 0)
     elif place.models.chain("code"):
-        talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
+        talk = Conversation(place, evidence.base)
         words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
     left = words or what_is_left(evidence.comparison, bool(evidence.checks))
     return await _end(evidence, "budget", f"{reason} {left}")

@@ -7,7 +7,6 @@ then contain downloaded text.
 
 import msgspec
 
-from cloister.agent.tools import TOOLS
 from cloister.core.events import (
     AnyBody,
     ConnectionDecided,
@@ -38,10 +37,9 @@ class Provenance:
         self._go_on()
         return self._untrusted or self._connected
 
-    def origin(self, tool: str) -> Origin:
-        """The source of text that `tool` has just returned."""
+    def origin(self, own: Origin) -> Origin:
+        """The source of text that a tool has just returned, which names `own` as its source."""
         self._go_on()
-        own: Origin = TOOLS[tool].origin if tool in TOOLS else "tool"
         return "web" if self._connected and own not in UNTRUSTED else own
 
     def _go_on(self) -> None:

@@ -9,6 +9,7 @@ from tests.agent.loop_bench import MemoryJournal
 
 from cloister.agent.budget.metering import LOST, BudgetedModels, call_was_lost
 from cloister.agent.budget.purse import NoLedger, Purse
+from cloister.agent.harnesses.api import Workplace
 from cloister.agent.harnesses.native.conversation import Conversation
 from cloister.core.budget import BudgetTree
 from cloister.core.events import (
@@ -26,6 +27,7 @@ from cloister.core.events import (
 )
 from cloister.core.requests import Budget, Isolation, NewRun, ToolCall, Usage
 from cloister.model.api import Failure
+from cloister.policy.layers import BUILT_IN
 from cloister.testing.local import LocalComputer
 from cloister.testing.models import SayingModel, SoleModel
 
@@ -80,7 +82,8 @@ async def test_repeated_crashes_cannot_exceed_the_budget(tmp_path: Path) -> None
         model = SayingModel((), until=anyio.Event())  # it never answers
         purse = Purse(journal, budget, BudgetTree(), NoLedger(), 1.0)
         paying = BudgetedModels(SoleModel(model), purse).of(0, budget)
-        mind = Conversation(0, journal, paying, LocalComputer(tmp_path), "base")
+        place = Workplace(0, journal, LocalComputer(tmp_path), paying, (BUILT_IN,), budget, 1.0)
+        mind = Conversation(place, "base")
 
         async def ask(mind: Conversation = mind, model: SayingModel = model) -> None:
             answers.append(await mind.ask(2, no_more))

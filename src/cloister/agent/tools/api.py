@@ -25,6 +25,8 @@ class Observation(msgspec.Struct, frozen=True):
     ok: bool
     text: str
     exit_code: int | None = None
+    origin: Origin | None = None
+    """The source of the text, if it is not the tool's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tests.model.wires import CHAT, Sent, json_answer
 
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger, Purse
+from cloister.agent.harnesses.api import Workplace
 from cloister.agent.harnesses.native.conversation import Conversation
 from cloister.agent.roles import call_once
 from cloister.core.budget import BudgetTree
@@ -29,6 +30,7 @@ from cloister.core.requests import Budget, NewRun, Usage
 from cloister.model.api import Models, Reply, Request, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
+from cloister.policy.layers import BUILT_IN
 from cloister.testing.local import LocalComputer
 from cloister.testing.models import SayingModel, SoleModel
 
@@ -47,7 +49,8 @@ def journal(*more: AnyBody) -> MemoryJournal:
 
 def mind(log: MemoryJournal, models: Models, root: Path) -> Conversation:
     paying = BudgetedModels(models, Purse(log, Budget(), BudgetTree(), NoLedger(), 1.0)).of(0, Budget())
-    return Conversation(0, log, paying, LocalComputer(root / "computer"), "base")
+    place = Workplace(0, log, LocalComputer(root / "computer"), paying, (BUILT_IN,), Budget(), 1.0)
+    return Conversation(place, "base")
 
 
 @pytest.mark.parametrize("how", [ModelChosen(GONE, "me"), ModelSwitched(0, "x", GONE, "It was slow.")])

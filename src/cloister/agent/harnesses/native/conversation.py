@@ -11,12 +11,11 @@ import msgspec
 from cloister.agent.budget.metering import BudgetedModels, call_was_lost
 from cloister.agent.context.messages import WINDOW_TOKENS, Context, Window, request_of, request_tokens
 from cloister.agent.context.summarise import condense
+from cloister.agent.harnesses.api import Workplace
 from cloister.agent.progress import InCharge, stands_in
 from cloister.agent.roles import Adviser, last_words, make_plan
-from cloister.agent.tools import TOOLS
 from cloister.core import limits
 from cloister.core.budget import LEAST_OUTPUT_TOKENS
-from cloister.core.computer import Computer
 from cloister.core.errors import Bug, UserError
 from cloister.core.events import Advised, AnyBody, ModelFailed, ModelReplied, ModelSwitched, ModelText
 from cloister.core.log import Journal
@@ -137,7 +136,6 @@ async def _record(
     return body
 
 
-_SPECS = tuple(tool.spec for tool in TOOLS.values())
 _TOO_LONG_TRIES = 3
 """Tries to shorten a request that the provider rejects as too long."""
 _TOO_LONG_SHARE = 0.6
@@ -146,15 +144,14 @@ _TOO_LONG_SHARE = 0.6
 class Conversation:
     """The model in charge of an attempt, and its view of the log."""
 
-    def __init__(
-        self, attempt: int, journal: Journal, models: BudgetedModels, computer: Computer, base: str
-    ) -> None:
-        self._attempt = attempt
-        self._journal = journal
-        self._models = models
-        self._in_charge = InCharge(attempt)
-        self._adviser = Adviser(models, journal, attempt)
-        self._computer = computer
+    def __init__(self, place: Workplace, base: str) -> None:
+        self._attempt = place.attempt
+        self._journal = place.journal
+        self._models = place.models
+        self._in_charge = InCharge(place.attempt)
+        self._adviser = Adviser(place.models, place.journal, place.attempt)
+        self._computer = place.computer
+        self._specs = tuple(tool.spec for tool in place.tools.values())
         self._base = base
         self._context: Context | None = None
         self._tokens = 0
@@ -190,7 +187,7 @@ class Conversation:
         name, known = self._able()
         most = known or WINDOW_TOKENS
         tokens = min(most, self._caps.get(name, most))
-        window = Window.of(tokens, _SPECS)
+        window = Window.of(tokens, self._specs)
         if self._context is None or tokens != self._tokens:
             self._context = Context(self._attempt, window)
             self._tokens = tokens
@@ -205,7 +202,7 @@ class Conversation:
         while True:
             tries += 1
             context = await self._fitting()
-            asking = request_of(context, _SPECS, self._tokens)
+            asking = request_of(context, self._specs, self._tokens)
             if tries == 1 and not self._looked:
                 self._looked = True
                 await self._pay_for_lost(asking)
@@ -245,4 +242,4 @@ class Conversation:
     async def last_words(self, reason: str, seconds: float) -> str:
         """Ask the model what is left to do, paid from the reserve. Empty if it does not answer."""
         context, _ = self._current()
-        return await last_words(self._models, self._able()[0], context, _SPECS, reason, seconds)
+        return await last_words(self._models, self._able()[0], context, self._specs, reason, seconds)

@@ -12,7 +12,6 @@ from cloister.agent.harnesses.native.conversation import Conversation
 from cloister.agent.harnesses.native.interrupt import interruptible, not_run, run_call, while_paused
 from cloister.agent.harnesses.native.stuck import StuckDetector, unanswered
 from cloister.agent.harnesses.native.tool_calls import ToolCalls, decoded
-from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import Observation
 from cloister.agent.tools.ask import ASK, ask_people
 from cloister.agent.tools.bash import BASH
@@ -51,9 +50,9 @@ class _Loop:
         self._place = place
         self._journal = place.journal
         self._evidence = evidence
-        self._calls = ToolCalls(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
-        self._talk = Conversation(place.attempt, place.journal, place.models, place.computer, evidence.base)
-        self._stuck = StuckDetector(place.attempt, place.patience)
+        self._calls = ToolCalls(place)
+        self._talk = Conversation(place, evidence.base)
+        self._stuck = StuckDetector(place.attempt, place.patience, place.tools)
 
     async def turn(self) -> Ending | None:
         """Take one turn. None means that another follows."""
@@ -103,17 +102,25 @@ class _Loop:
             else:
                 done, stopped = await run_call(self._journal, self._place.attempt, call, self._calls.run)
                 self._evidence.add_result(done)
-                may_change = may_change or _may_change(call)
+                may_change = may_change or self._may_change(call)
         return finish, may_change
 
+    def _may_change(self, call: ToolCall) -> bool:
+        """True if the call may have modified files. Obviously read-only commands return False."""
+        tool = self._place.tools.get(call.name)
+        if tool is None or not tool.changes_files:
+            return False
+        line = call.arguments.get("command")
+        return not (call.name == BASH.name and isinstance(line, str) and only_reads(line))
+
     async def _recall(self, call: ToolCall) -> None:
-        known = decoded(call)
+        known = decoded(call, self._place.tools)
         if isinstance(known, tuple):
             known = recalled(self._journal.events, self._place.attempt, known[1])
         await self._evidence.record(self._answer(call, known.ok, known.text))
 
     async def _ask(self, call: ToolCall) -> ToolReturned:
-        known = decoded(call)
+        known = decoded(call, self._place.tools)
         if isinstance(known, tuple):
             known = await ask_people(
                 self._journal, self._place.attempt, call.id, known[1], self._place.ask_seconds
@@ -134,7 +141,7 @@ class _Loop:
         if why is None:
             why = _STOPPED
         elif not why:
-            known = decoded(finish)
+            known = decoded(finish, self._place.tools)
             if isinstance(known, Observation):
                 await self._evidence.record(self._answer(finish, False, known.text))
                 return None
@@ -213,11 +220,3 @@ class _Loop:
                 return Unfinished("red", reason)
             case None:
                 return None
-
-
-def _may_change(call: ToolCall) -> bool:
-    """True if the call may have modified files. Obviously read-only commands return False."""
-    if call.name not in TOOLS or not TOOLS[call.name].changes_files:
-        return False
-    line = call.arguments.get("command")
-    return not (call.name == BASH.name and isinstance(line, str) and only_reads(line))

@@ -2,12 +2,14 @@
 
 import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from cloister.agent.harnesses.native.tool_calls import decoded
+from cloister.agent.tools import TOOLS
+from cloister.agent.tools.api import AnyTool
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
     AttemptStarted,
@@ -89,11 +91,6 @@ def _waits(call: ToolCall) -> bool:
     return isinstance(line, str) and _WAITS.search(line) is not None
 
 
-def understood(call: ToolCall) -> bool:
-    """True if the tool exists and its arguments are valid."""
-    return isinstance(decoded(call), tuple)
-
-
 def _found(diagnoses: Sequence[Diagnosis]) -> tuple[object, ...]:
     """A key that is equal for equal check results."""
     return tuple(
@@ -121,8 +118,9 @@ def _red(found: Comparison) -> tuple[str, ...]:
 class StuckDetector:
     """Watches the growing log of one attempt."""
 
-    def __init__(self, attempt: int, patience: Patience) -> None:
+    def __init__(self, attempt: int, patience: Patience, tools: Mapping[str, AnyTool] = TOOLS) -> None:
         self._attempt = attempt
+        self._tools = tools
         self._patience = patience
         self._taken = 0
         self._begin()
@@ -199,7 +197,8 @@ class StuckDetector:
         turn.waits = any(map(_waits, turn.calls))
         self._last.append(turn)
         self._idle = 0 if changed else self._idle + 1
-        self._malformed = 0 if any(map(understood, turn.calls)) else self._malformed + 1
+        valid = any(isinstance(decoded(call, self._tools), tuple) for call in turn.calls)
+        self._malformed = 0 if valid else self._malformed + 1
 
     def found(self) -> StuckSign | None:
         """The first sign that the attempt is stuck now, if any."""

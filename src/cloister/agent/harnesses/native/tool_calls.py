@@ -1,14 +1,15 @@
 """One tool call: decode the arguments, get approval, run. The decision is in the log before the tool runs."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from cloister.agent.approvals import Approvals, Ruling
-from cloister.agent.tools import TOOLS
+from cloister.agent.harnesses.api import Workplace
 from cloister.agent.tools.api import AnyTool, Observation, answered_by_the_loop, observe
-from cloister.core.computer import Computer, Stream
+from cloister.core.computer import Stream
 from cloister.core.events import (
     AnyBody,
     CommandOutput,
@@ -17,24 +18,23 @@ from cloister.core.events import (
     SandboxOpened,
     ToolReturned,
 )
-from cloister.core.log import Journal
-from cloister.core.requests import ToolCall
+from cloister.core.requests import Origin, ToolCall
 from cloister.core.text import decode, one_line
 from cloister.environment.installers import Refusal, explain_to_model
 from cloister.model.api import INVALID_ARGUMENTS
-from cloister.policy.api import Policy
 
 
 class ToolCalls:
     """Runs the calls of a model, as far as the policy allows."""
 
-    def __init__(
-        self, attempt: int, journal: Journal, computer: Computer, policy: Policy, ask_seconds: float
-    ) -> None:
-        self._attempt = attempt
-        self._journal = journal
-        self._computer = computer
-        self._approvals = Approvals(attempt, journal, computer, policy, ask_seconds)
+    def __init__(self, place: Workplace) -> None:
+        self._attempt = place.attempt
+        self._journal = place.journal
+        self._computer = place.computer
+        self._tools = place.tools
+        self._approvals = Approvals(
+            place.attempt, place.journal, place.computer, place.policy, place.ask_seconds
+        )
         self._recorded: Ruling | None = None
         """The ruling about the first call of the newest reply, recorded with the reply."""
 
@@ -42,7 +42,7 @@ class ToolCalls:
         """The ruling about the first call of `reply`. Recorded with the reply, it saves a transaction."""
         self._recorded = None
         for call in reply.calls[:1]:
-            known = decoded(call)
+            known = decoded(call, self._tools)
             if isinstance(known, tuple) and known[0].run is not answered_by_the_loop:
                 self._recorded = await self._approvals.rule(call, *known)
                 return self._recorded.bodies
@@ -60,11 +60,14 @@ class ToolCalls:
             observation.text,
             time.monotonic() - started,
             observation.exit_code,
-            self._approvals.provenance.origin(call.name),
+            self._approvals.provenance.origin(observation.origin or self._origin(call)),
         )
 
+    def _origin(self, call: ToolCall) -> Origin:
+        return self._tools[call.name].origin if call.name in self._tools else "tool"
+
     async def _observe(self, call: ToolCall) -> Observation:
-        known = decoded(call)
+        known = decoded(call, self._tools)
         if isinstance(known, Observation):
             return known
         tool, args = known
@@ -100,12 +103,12 @@ class ToolCalls:
         )
 
 
-def decoded(call: ToolCall) -> tuple[AnyTool, Any] | Observation:
+def decoded(call: ToolCall, tools: Mapping[str, AnyTool]) -> tuple[AnyTool, Any] | Observation:
     """The tool and its decoded arguments, or an observation that says what is wrong with the call."""
-    tool = TOOLS.get(call.name)
+    tool = tools.get(call.name)
     if tool is None:
         return observe(
-            False, f"There is no tool `{one_line(call.name, 60)}`. Available: {', '.join(sorted(TOOLS))}."
+            False, f"There is no tool `{one_line(call.name, 60)}`. Available: {', '.join(sorted(tools))}."
         )
     if set(call.arguments) == {INVALID_ARGUMENTS}:
         sent = str(call.arguments[INVALID_ARGUMENTS])

@@ -169,7 +169,7 @@ class _Search:
         self._attempt = place.attempt
         self._journal = place.journal
         self._evidence = evidence
-        self._calls = ToolCalls(place.attempt, place.journal, place.computer, place.policy, place.ask_seconds)
+        self._calls = ToolCalls(place)
         self._decider = Decider(place.policy)
         self._folder = ""
         self._total = 0
