@@ -9,8 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
 MAX_FILE, MAX_FUNCTION, MAX_ENTRIES = 700, 60, 15
-MAX_FILES, MAX_PACKAGE_LINES = 470, 11_000
-MAX_LINES = 92_500
+MAX_PACKAGES = 17
+MAX_FILES, MAX_PACKAGE_LINES = 620, 13_500
+MAX_LINES = 118_000
 MIN_FILE = 60
 MAY_BE_SHORT = (
     "cli/commands",
@@ -81,7 +82,7 @@ def test_no_folder_of_the_code_has_more_entries_than_a_reader_can_scan() -> None
         for folder in (top, *(path for path in top.rglob("*") if path.is_dir())):
             names = [path.name for path in folder.iterdir()]
             entries = [name for name in names if not name.startswith("__") and name != "py.typed"]
-            if len(entries) > MAX_ENTRIES:
+            if len(entries) > (MAX_PACKAGES if folder == SRC / "cloister" else MAX_ENTRIES):
                 crowded[str(folder.relative_to(ROOT))] = len(entries)
     assert crowded == {}
 

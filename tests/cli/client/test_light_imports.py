@@ -165,7 +165,7 @@ def test_what_a_quick_command_does_on_a_run_imports_none_either(module: str) -> 
 
 
 def test_every_command_can_be_loaded_and_has_words(tmp_path: Path) -> None:
-    assert "cloister.cli.commands.audit" in _ran(tmp_path, "audit", "--help")[1]
+    assert "cloister.cli.commands.operate.audit" in _ran(tmp_path, "audit", "--help")[1]
     assert set(COMMANDS) == {name for group in GROUPS.values() for name in group}
 
 

@@ -1,0 +1,173 @@
+"""What a person can do with sandboxes made by hand: the verbs of sandboxes, files and snapshots."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from cloister.app.verbs.declare import BUILD_SECONDS, END_SECONDS, SLOW_SECONDS, needs, no_report
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from contextlib import AbstractAsyncContextManager
+
+    from anyio.abc import ByteStream
+
+    from cloister.app.verbs.records import (
+        BackgroundCommand,
+        CommandOutput,
+        Exec,
+        Execute,
+        Executed,
+        NewCommand,
+        NewSandbox,
+    )
+    from cloister.app.workbench.commands import Skipped
+    from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
+    from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
+    from cloister.sandbox.pool import PoolInfo
+
+
+class SnapshotVerbs(Protocol):
+    """Files of sandboxes, kept. Unknown ones raise `UserError` (`no_such_snapshot`)."""
+
+    @needs("admin", "POST sandboxes/{sandbox}/snapshots", seconds=SLOW_SECONDS)
+    async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
+        """Raises `UserError` (`no_such_sandbox`, `bad_name`, `name_taken`)."""
+        ...
+
+    async def list(self, sandbox: str | None = None) -> tuple[SnapshotInfo, ...]:
+        """The oldest first; with `sandbox`, only those of that sandbox id."""
+        ...
+
+    @needs("admin", "GET snapshots/{snapshot}")
+    async def get(self, snapshot: str) -> SnapshotInfo:
+        """By name or id."""
+        ...
+
+    @needs("admin", "DELETE snapshots/{snapshot}", seconds=SLOW_SECONDS)
+    async def remove(self, snapshot: str) -> None: ...
+
+
+class Steered(Protocol):
+    """What can be done to a running command; see `Process`."""
+
+    async def send(self, data: bytes) -> None: ...
+    async def send_eof(self) -> None: ...
+    async def signal(self, number: int) -> None: ...
+    async def resize(self, size: Pty) -> None: ...
+    async def kill(self) -> None: ...
+
+
+class Attached(Steered, Protocol):
+    """A background command that the caller follows and steers; leaving does not end it."""
+
+    def __aiter__(self) -> AsyncIterator[Output | Skipped | Exited]: ...
+
+
+class SandboxVerbs(Protocol):
+    """Sandboxes made by hand. They live in a server; without one there are none.
+
+    `sandbox` is an id; unknown ones raise `UserError` (`no_such_sandbox`).
+    """
+
+    async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
+        """Open a sandbox, building its template first if need be. False: the same `task_id` named it before."""
+        ...
+
+    @needs("viewer", "GET sandboxes")
+    async def list(self) -> tuple[SandboxInfo, ...]: ...
+
+    @needs("admin", "GET sandboxes/{sandbox}")
+    async def get(self, sandbox: str) -> SandboxInfo: ...
+
+    @needs("viewer")
+    async def resolve(self, name: str) -> SandboxInfo:
+        """By id or a unique beginning of it. Raises `UserError` (`no_such_sandbox`, `ambiguous_sandbox`)."""
+        ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/fork", seconds=BUILD_SECONDS, count="n")
+    async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]: ...
+
+    @needs("admin", "DELETE sandboxes/{sandbox}", seconds=END_SECONDS)
+    async def destroy(self, sandbox: str) -> None: ...
+
+    @needs("viewer", "GET pool")
+    async def pool(self) -> tuple[PoolInfo, ...]:
+        """The sandboxes that are kept warm."""
+        ...
+
+    async def exec(self, sandbox: str, command: Exec) -> Executed:
+        """Run a command to its end. Raises `UserError` (`bad_command`)."""
+        ...
+
+    async def execute(self, sandbox: str, program: Execute) -> Executed:
+        """Run code to its end."""
+        ...
+
+    def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
+        """A live command; leaving the block before its end kills it. Raises `UserError` (`bad_command`)."""
+        ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/commands", body="command")
+    async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
+        """Start a background command."""
+        ...
+
+    @needs("admin", "GET sandboxes/{sandbox}/commands")
+    async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
+        """The background commands, also of a sandbox that is gone; the oldest first."""
+        ...
+
+    @needs("admin", "GET sandboxes/{sandbox}/commands/{command}")
+    async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
+        """Raises `UserError` (`no_such_command`, `bad_offset`)."""
+        ...
+
+    def attach(self, sandbox: str, command: str, offset: int = 0) -> AbstractAsyncContextManager[Attached]:
+        """Follow and steer a background command. Raises `UserError` (`no_such_command`, `bad_offset`)."""
+        ...
+
+    @needs("admin", "DELETE sandboxes/{sandbox}/commands/{command}", seconds=END_SECONDS)
+    async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
+        """End a background command; its record stays."""
+        ...
+
+    def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:
+        """A connection to a port of the loopback inside. Raises `UserError` (`no_such_port`, …)."""
+        ...
+
+
+class FileVerbs(Protocol):
+    """Files inside a sandbox; paths are absolute or relative to the work directory. See `Computer` for errors."""
+
+    def read(
+        self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
+
+    def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
+        """The file is replaced when the block ends well. Raises `UserError` (`bad_mode`), and as `Computer.write`."""
+        ...
+
+    @needs("admin", "GET sandboxes/{sandbox}/files/list")
+    async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]: ...
+
+    @needs("admin", "GET sandboxes/{sandbox}/files/stat")
+    async def stat(self, sandbox: str, path: str) -> Entry: ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/files/move")
+    async def move(self, sandbox: str, path: str, to: str) -> None: ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/files/remove")
+    async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None: ...
+
+    async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None: ...
+
+    def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
+        """A directory as a tar archive."""
+        ...
+
+    def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
+        """Unpack a tar archive into a directory."""
+        ...
+
+    def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]: ...
