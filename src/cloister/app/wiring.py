@@ -167,12 +167,14 @@ async def _received(
     from cloister.app.triggers.hooks import Hooks, all_hooks
     from cloister.app.triggers.start import Starter
     from cloister.app.triggers.threads import Threads
+    from cloister.forge.pulls.marks import Marks, read_key
     from cloister.log.sqlite.inbox import open_inbox
     from cloister.runs.follow_up import Follower  # loads an HTTP client
 
-    marks, seconds = settings.data_dir / "pull-requests.json", file.follow_seconds
-    bare = services.repositories.open
-    follower = Follower(services.forges, backbone, services.log, tell, bare, settings.user, marks, seconds)
+    marks = Marks(read_key(settings.data_dir / "comments.key"))
+    ended, seconds = settings.data_dir / "pull-requests.json", file.follow_seconds
+    parts = (services.forges, backbone, services.log)
+    follower = Follower(*parts, tell, services.repositories.open, settings.user, marks, ended, seconds)
     async with AsyncExitStack() as stack:
         if seconds and file.forge:
             await stack.enter_async_context(_background(follower.run))
@@ -182,7 +184,7 @@ async def _received(
             return
         inbox = await stack.enter_async_context(open_inbox(settings.data_dir / INBOX_FILE))
         entries = {one.name: one for one in file.trigger}
-        starter = Starter(inbox, backbone, services.forges, entries, services.log, settings.user)
+        starter = Starter(inbox, backbone, services.forges, entries, services.log, settings.user, marks)
         slack = {name: one for name, one in entries.items() if isinstance(one, SlackTrigger)}
         threads = Threads(inbox, backbone, vault, slack, services.log, tell)
         received = Hooks(inbox, vault, hooks, follower if file.forge else None, starter, threads)

@@ -24,15 +24,14 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.report import tell
 from cloister.forge import Forges
-from cloister.forge.pulls.api import Job, Pulls, Talk
+from cloister.forge.pulls.api import Job, Pulls, Spot, Talk
 from cloister.forge.pulls.hosted import Hosted, client
+from cloister.forge.pulls.marks import Marks
 from cloister.log.api import Backbone
 from cloister.runs.attempts.rebase import request_rebase
 
 logger = logging.getLogger(__name__)
 
-MARK = "<!-- cloister -->"
-"""In every comment of ours, so that it is not read as a person's."""
 CI_ROUNDS = 2
 """Rounds in a row that failures of CI start without a person in between."""
 _REMARK_CHARS = 20_000
@@ -65,11 +64,15 @@ def delivered(events: Sequence[Event]) -> ChangeDelivered | None:
 
 
 def follow_up(
-    events: Sequence[Event], talk: Talk, logs: Mapping[str, str], base_logs: Mapping[str, str] | None = None
+    events: Sequence[Event],
+    talk: Talk,
+    logs: Mapping[str, str],
+    ours: "Ours",
+    base_logs: Mapping[str, str] | None = None,
 ) -> FollowUp:
     """What is new at the pull request since the run last heard of it. `logs` are those of failed jobs, by name.
 
-    `base_logs` are those of the base: a job that fails there in the same way costs no round.
+    `ours` knows our comments there. `base_logs` are those of the base: a job that fails there in the same way costs no round.
 
     Only people who may push to the repository are heard. CI counts when all its jobs for the newest commit ended.
     """
@@ -80,33 +83,34 @@ def follow_up(
             _remark_text(one.text, one.path, one.line), f"{one.who} (review)", "review", f"remark {one.id}"
         )
         for one in talk.remarks
-        if one.may_write and MARK not in one.text and f"remark {one.id}" not in known
+        if one.may_write and not ours.wrote(one.text) and f"remark {one.id}" not in known
     ]
     if new:
         return FollowUp(tuple(new))
     if talk.pull.conflicts and _is_ours(events, talk):
-        return _replay(events, own=_told(talk, _CONFLICTS))
-    failed = failed_jobs(events, talk)
+        return _replay(events, talk, ours)
+    failed = failed_jobs(events, talk, ours)
     if not failed:
         return FollowUp()
     ref, before = _ci_ref(events, failed), base_logs or {}
     own = tuple(one for one in failed if not _alike(one, logs.get(one.name), before.get(one.name)))
     aside = _aside([one for one in failed if one not in own], [one for one in talk.jobs if one.flaky])
     if not own:
-        return FollowUp(comment=f"{MARK}\n<!-- {ref} -->\n{aside} This costs no round.")
+        return FollowUp(comment=f"{ours.mark(ref)}\n{aside} This costs no round.")
     if _ci_rounds(said) >= CI_ROUNDS:
-        return FollowUp(comment="" if _told(talk, _STILL) else _summary(own, aside))
+        still = ours.mark(f"still {ref}")
+        return FollowUp(comment="" if _told(talk, still) else f"{still}\n{_summary(own, aside)}")
     text = "\n\n".join((*(_job_text(one, logs.get(one.name)) for one in own), *filter(None, (aside,))))
     return FollowUp((PromptReceived(bounded(text, _REMARK_CHARS), "ci", "ci", ref),))
 
 
-def failed_jobs(events: Sequence[Event], talk: Talk) -> tuple[Job, ...]:
+def failed_jobs(events: Sequence[Event], talk: Talk, ours: "Ours") -> tuple[Job, ...]:
     """The failed jobs of the commit that the run delivered; none while some still run, or once they were answered."""
     if not _is_ours(events, talk) or any(one.state == "running" for one in talk.jobs):
         return ()
     failed = tuple(one for one in talk.jobs if one.state == "failed")
     ref = _ci_ref(events, failed)
-    answered = any(one.ref == ref for one in Index(events).of(PromptReceived)) or _told(talk, ref)
+    answered = any(one.ref == ref for one in Index(events).of(PromptReceived)) or _told(talk, ours.mark(ref))
     return () if answered else failed
 
 
@@ -116,9 +120,28 @@ def failed_on_base(failed: Sequence[Job], talk: Talk) -> tuple[Job, ...]:
     return tuple(one for one in talk.base_jobs if one.state == "failed" and one.name in names)
 
 
-def _told(talk: Talk, words: str) -> bool:
-    """True if a comment of ours has these words."""
-    return any(MARK in one.text and words in one.text for one in talk.remarks)
+class Ours(msgspec.Struct, frozen=True):
+    """Knows our own comments at one pull request by their marks."""
+
+    marks: Marks
+    place: str
+    spot: Spot
+
+    def mark(self, about: str) -> str:
+        return self.marks.sign(self.place, self.spot, about)
+
+    def wrote(self, text: str) -> bool:
+        return self.marks.is_ours(self.place, self.spot, text)
+
+
+def ours_at(marks: Marks, sent: ChangeDelivered) -> Ours:
+    """Our comments at the pull request of a delivery."""
+    return Ours(marks, canonical_repository(sent.where), Spot("pull", sent.number))
+
+
+def _told(talk: Talk, mark: str) -> bool:
+    """True if a comment has this mark, which only we can make."""
+    return any(mark in one.text for one in talk.remarks)
 
 
 def _alike(job: Job, log: str | None, base_log: str | None) -> bool:
@@ -137,14 +160,15 @@ def _is_ours(events: Sequence[Event], talk: Talk) -> bool:
     return made is not None and bool(seen) and made.commit.startswith(seen)
 
 
-def _replay(events: Sequence[Event], *, own: bool) -> FollowUp:
+def _replay(events: Sequence[Event], talk: Talk, ours: Ours) -> FollowUp:
     """Replay the change on its moved base, once for each commit of ours."""
     made, said = Index(events).last(ChangeMade), Index(events).of(PromptReceived)
     ref = f"{REBASE} {made.commit if made else ''}"
     if any(one.ref == ref for one in said):
         return FollowUp()
     if _ci_rounds(said) >= CI_ROUNDS:
-        return FollowUp(comment="" if own else f"{MARK}\n{_CONFLICTS}")
+        mark = ours.mark(f"conflicts {ref}")
+        return FollowUp(comment="" if _told(talk, mark) else f"{mark}\n{_CONFLICTS}")
     try:
         return FollowUp((request_rebase(events, "ci", "ci", ref),))
     except UserError:  # it started from a commit, which does not move
@@ -192,7 +216,7 @@ def _names(jobs: Sequence[Job]) -> str:
 
 def _summary(failed: Sequence[Job], aside: str) -> str:
     return (
-        f"{MARK}\n{_STILL}: {_names(failed)}. "
+        f"{_STILL}: {_names(failed)}. "
         "The run stops here; a comment of a person who may push to this repository continues it."
         + (f" {aside}" if aside else "")
     )
@@ -224,7 +248,9 @@ class Follower:
     """The repository of a run. Raises `UserError` (`run_removed`)."""
     who: str
     """The person in whose name the audit states the end of a pull request."""
-    marks: Path
+    marks: Marks
+    """Of our comments."""
+    ended: Path
     """The file with the pull requests that ended, so that they are not looked at again."""
     seconds: float
     _ended: dict[str, str] = field(default_factory=dict[str, str])
@@ -252,7 +278,7 @@ class Follower:
         """
         failed: set[str] = set()
         async with self._looking, client() as http:
-            self._ended = self._ended or _read_marks(self.marks)
+            self._ended = self._ended or _read_ended(self.ended)
             for row in await self.backbone.runs(_RUNS, told=False):
                 known = row.id in self._ended or self._without.get(row.id) == row.updated_at
                 if row.state != "finished" or known:
@@ -294,9 +320,10 @@ class Follower:
         if talk.pull.state != "open":
             await self._end(run, sent, talk.pull.state, await self._clean(hosted, events, sent))
             return
-        failed = failed_jobs(events, talk)
+        ours = ours_at(self.marks, sent)
+        failed = failed_jobs(events, talk, ours)
         logs, base = await _logs(pulls, failed), await _logs(pulls, failed_on_base(failed, talk))
-        due = await to_thread.run_sync(follow_up, events, talk, logs, base)  # parses logs
+        due = await to_thread.run_sync(follow_up, events, talk, logs, ours, base)  # parses logs
         if due.comment:
             await pulls.comment(sent.number, due.comment)
         for prompt in due.prompts:
@@ -322,9 +349,9 @@ class Follower:
         self._ended[run] = state
         self._pulls.pop(run, None)
         newest = dict(list(self._ended.items())[-10 * _RUNS :])
-        temporary = self.marks.with_suffix(".new")
+        temporary = self.ended.with_suffix(".new")
         temporary.write_bytes(msgspec.json.encode(newest))
-        temporary.replace(self.marks)
+        temporary.replace(self.ended)
 
 
 async def _logs(pulls: Pulls, failed: Sequence[Job]) -> dict[str, str]:
@@ -332,7 +359,7 @@ async def _logs(pulls: Pulls, failed: Sequence[Job]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _read_marks(path: Path) -> dict[str, str]:
+def _read_ended(path: Path) -> dict[str, str]:
     try:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
     except (OSError, msgspec.MsgspecError):

@@ -12,8 +12,9 @@ from cloister.core import events as e
 from cloister.core.ids import RunId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.forge import Forges
+from cloister.forge.pulls.marks import Marks, looks_marked
 from cloister.log.sqlite.backbone import open_backbone
-from cloister.runs.follow_up import CI_ROUNDS, MARK, Follower
+from cloister.runs.follow_up import CI_ROUNDS, Follower
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("forge", ["github", "gitlab"], indirect=True)]
 
@@ -60,7 +61,8 @@ async def look(forge: Forge, tmp_path: Path) -> AsyncIterator[Look]:
                 return (*events[:-1], *added, events[-1])
 
             forges = Forges(places=(place_of(forge),))
-            follower = Follower(forges, backbone, read, tell, bare, "ann", tmp_path / "marks", 0)
+            marks, ended = Marks(b"k" * 32), tmp_path / "ended"
+            follower = Follower(forges, backbone, read, tell, bare, "ann", marks, ended, 0)
             assert await follower.look() == set()
             return [one.text for one in prompts]
 
@@ -78,7 +80,7 @@ async def test_a_job_that_fails_alike_on_the_base_costs_no_round_and_is_said_onc
     forge.base_jobs, forge.base_log = [("tests", "failed")], failing("test_tax", "test_total")
     assert await look() == []
     (said,) = _comments(forge)
-    assert said.startswith(MARK)
+    assert looks_marked(said)
     assert "on the newest commit of the base branch fail: `tests`" in said
     assert await look() == []
     assert len(forge.comments) == 1

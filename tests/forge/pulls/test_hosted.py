@@ -20,6 +20,7 @@ from cloister.forge.api import Delivered, Proposal
 from cloister.forge.change import Author, commit_tree, describe
 from cloister.forge.host import in_bare, oid
 from cloister.forge.pulls.hosted import Hosted
+from cloister.forge.pulls.marks import Marks
 from cloister.log.journal import open_journal
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.runs.delivery import deliver_patiently, delivery
@@ -184,8 +185,9 @@ async def test_the_branch_of_a_merged_pull_request_is_deleted_also_if_a_later_ch
         failed = DeliveryFailed(proposal.repository, "It was merged.")
         made = ChangeMade("cloister/fix", proposal.commit, (), "Fixed.")
         await backbone.append(fence, (made, sent, later, failed, RunFinished("proven", "More.", 0)))
-        marks, forges = tmp_path / "marks", Forges(places=(place_of(forge),))
-        follower = Follower(forges, backbone, backbone.read, tell, bare, "ann", marks, 0)
+        ended, forges = tmp_path / "ended", Forges(places=(place_of(forge),))
+        marks = Marks(b"k" * 32)
+        follower = Follower(forges, backbone, backbone.read, tell, bare, "ann", marks, ended, 0)
         assert await follower.look() == set()
         assert "PullRequestEnded" in [one.kind for one in await backbone.audit()]
     assert "cloister/fix" not in _branches(forge)

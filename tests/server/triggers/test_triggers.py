@@ -21,6 +21,7 @@ from cloister.app.wiring import App, open_app
 from cloister.core.events import RunAdmitted
 from cloister.core.ids import RunId
 from cloister.core.requests import NewRun
+from cloister.forge.pulls.marks import looks_marked
 from cloister.log.sqlite.inbox import Task, open_inbox
 from cloister.server.app import asgi_app
 from cloister.server.serve import bound, listening
@@ -146,7 +147,7 @@ async def test_a_label_of_a_person_who_may_push_starts_one_run_and_hears_of_its_
                 True,
             ]
             assert len(said) == 2
-            assert all(text.startswith(TOLD) for text in said)
+            assert all(looks_marked(text) for text in said)
             notes = [one for one in await app.backbone.audit() if one.kind == "TriggerStarted"]
             assert [json.loads(one.detail)["trigger"] for one in notes] == ["fix"]
 

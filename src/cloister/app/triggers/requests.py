@@ -19,8 +19,8 @@ from cloister.core.text import one_line
 from cloister.forge.asks import Heard, mentions
 from cloister.forge.hooks import look_up
 from cloister.forge.pulls.api import Spot
+from cloister.forge.pulls.marks import looks_marked
 from cloister.log.sqlite.inbox import Delivery, Task
-from cloister.runs.follow_up import MARK
 
 ASK, TELL = "ask", "tell"
 """Kinds of tasks: start a run; tell the place that asked how the run ended."""
@@ -91,7 +91,7 @@ def asks_of(
             case LabelTrigger():
                 wanted = _new_label(entry, address, told, labels, marks)
             case MentionTrigger():
-                wanted = MARK not in told.said and mentions(told.said, entry.mention)
+                wanted = not looks_marked(told.said) and mentions(told.said, entry.mention)
             case _:
                 continue
         if wanted and allows(entry, address):

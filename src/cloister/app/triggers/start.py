@@ -15,6 +15,7 @@ from cloister.app.triggers.entries import ScheduleTrigger, TriggerEntry
 from cloister.app.triggers.requests import ASK, TELL, Ask, Tell, ask_of_tick, task, wish
 from cloister.app.triggers.schedule import last_time, next_time, read_cron, read_zone
 from cloister.app.verbs.api import Verbs
+from cloister.core.addresses import canonical_repository
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.events import ChangeDelivered, DeliveryFailed, Event
 from cloister.core.ids import RunId
@@ -23,9 +24,9 @@ from cloister.core.text import bounded
 from cloister.forge import Forges
 from cloister.forge.pulls.api import Spot
 from cloister.forge.pulls.hosted import client
+from cloister.forge.pulls.marks import Marks
 from cloister.log.api import Backbone, RunRow
 from cloister.log.sqlite.inbox import Inbox, Task
-from cloister.runs.follow_up import MARK
 from cloister.runs.pull_request import quoted
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class Starter:
     """The whole log of a run."""
     who: str
     """The person in whose name the audit states what triggers do."""
+    marks: Marks
+    """Of our comments."""
     now: Callable[[], float] = time.time
     asked: anyio.Event = field(default_factory=anyio.Event)
     """Set when there is a new task."""
@@ -212,7 +215,7 @@ class Starter:
         hosted = self.forges.hosted(repo)
         if hosted is None:
             raise OutsideError("forge_missing", "The settings name this forge no more.")
-        mark = f"{MARK}<!-- {about.replace('--', '- -')} -->"
+        mark = self.marks.sign(canonical_repository(repo), spot, about)
         talks = hosted.pulls(http, repo)
         if not await talks.told(spot, mark):
             await talks.tell(spot, f"{mark}\n{text}")
