@@ -111,7 +111,7 @@ def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
     )
 
-    no_models = {endpoint.HOST: endpoint.Endpoint(lambda _: None).serve}
+    no_models = endpoint.hosts(lambda _: None)
     return doorway, doorway.outfit(policy, _audited(settings, log), inside=no_models)
 
 

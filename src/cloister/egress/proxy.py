@@ -16,6 +16,7 @@ from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
 from cloister.egress import streams
 from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_head
+from cloister.egress.http.head import HTTP_PORT
 from cloister.egress.quota import BROKEN, Accounts, Refused, Spent, answer
 from cloister.egress.rules import Decide, Gate, Guest, Opened, Outside, Record, Visit
 from cloister.egress.streams import Flow, Inlet, Pace
@@ -107,7 +108,8 @@ class Door:
     async def _tunnel(self, visit: Visit, client: Inlet, *, by_socks: bool) -> None:
         try:
             if visit.host in self._offer.inside:
-                raise Refused(400, f"{visit.host} is served over plain HTTP: use http://{visit.host}/.")
+                await self._inside(visit, client, by_socks=by_socks)
+                return
             decision = await self._gate.connection(visit)
             if decision.inspect or self._offer.keeper.holds(visit.host, visit.port):
                 await self._established(client, by_socks=by_socks)
@@ -126,6 +128,22 @@ class Door:
             opening = await self._opening(visit, client) if judged else b""
             pace = Pace(self._bounds.idle_seconds, ends)
             await Flow(client, server, opened.traffic, pace).tunnel(opening)
+
+    async def _inside(self, visit: Visit, client: Inlet, *, by_socks: bool) -> None:
+        """Serve one request in a tunnel to a virtual host. Some clients tunnel plain HTTP too."""
+        if visit.port != HTTP_PORT:
+            raise Refused(400, f"{visit.host} is served over plain HTTP: use http://{visit.host}/.")
+        await self._established(client, by_socks=by_socks)
+        await client.peek(self._bounds.idle_seconds)
+        try:
+            with anyio.fail_after(self._bounds.head_seconds):
+                head = await read_head(client, (visit.host, visit.port), plain=True)
+                await visit.guest.account.request()
+        except TimeoutError:
+            raise Refused(408, "The request head did not arrive in time.") from None
+        if head.tunnel:
+            raise Refused(400, "CONNECT must be the first request of a connection.")
+        await self._offer.inside[visit.host](visit.guest.sandbox, head, client)
 
     async def _established(self, client: Inlet, *, by_socks: bool) -> None:
         if by_socks:

@@ -118,7 +118,7 @@ class RunServices:
             await journal.append(body)
 
         repository = Repository.of(request.repo, branch_name(request.prompt, journal.events[0].run))
-        inside = {endpoint.HOST: endpoint.Endpoint(model).serve}
+        inside = endpoint.hosts(model)
         read = Provenance(None, journal)
         outfit = self.doorway.outfit(
             self.run_policy(request), record, repository, inside, lambda: read.untrusted

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import anyio
+import msgspec
 
 from cloister.core.requests import Usage
 from cloister.model.api import Failure, Model, Reply, Request, Role, TextDelta
@@ -14,6 +15,8 @@ Said = tuple[TextDelta | Reply | Failure, ...]
 
 class SayingModel:
     """A `Model` that yields prepared items in order and records its requests."""
+
+    window: int | None = 40_000
 
     def __init__(self, *said: Said, until: anyio.Event | None = None) -> None:
         self._said = list(said)
@@ -25,6 +28,9 @@ class SayingModel:
     @property
     def name(self) -> str:
         return "saying:model"
+
+    def tokens(self, request: Request) -> int:
+        return len(msgspec.json.encode(request)) // 4
 
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:

@@ -321,7 +321,9 @@ async def test_what_a_provider_thinks_of_our_key_is_none_of_the_guests_business(
         ("/v1/responses", b'{"input": "x", "previous_response_id": "resp_1"}', 400),
         ("/v1/messages", b'{"messages": [{"role": "user", "content": [{"type": "document"}]}]}', 400),
         ("/v1/embeddings", b"{}", 404),
-        ("/v1/messages/count_tokens", b"{}", 404),
+        ("/v1/messages/count_tokens", b"{}", 400),
+        ("/v1x/messages", b"{}", 404),
+        ("/v1/v1/messages", b"{}", 404),
     ],
 )
 async def test_what_cannot_be_understood_is_refused_in_one_sentence(

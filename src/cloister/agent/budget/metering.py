@@ -128,6 +128,14 @@ class BudgetedModel:
     def name(self) -> str:
         return self._model.name
 
+    @property
+    def window(self) -> int | None:
+        return self._owner.window(self.name)
+
+    def tokens(self, request: Request) -> int:
+        """The estimate that the purse uses."""
+        return request_tokens(request)
+
     @asynccontextmanager
     async def stream(
         self, request: Request, begun: Callable[[], None] | None = None

@@ -18,7 +18,7 @@ from cloister.core.text import one_line
 from cloister.egress.credentials import Dressed, Keeper
 from cloister.egress.git_push import Repository
 from cloister.egress.http.exchange import Exchange
-from cloister.egress.http.head import BadHead, Head, parse_head, without_overrides
+from cloister.egress.http.head import HERE, NOT_A_SERVER, BadHead, Head, parse_head, without_overrides
 from cloister.egress.quota import BROKEN, Refused, Spent
 from cloister.egress.rules import Gate, Guest, Opened, Visit
 from cloister.egress.streams import Inlet, Pace
@@ -39,7 +39,7 @@ class Offer:
     repository: Repository | None = None
     """The run's own repository, with its own rules for git."""
     inside: Mapping[str, Handler] = field(default_factory=dict[str, Handler])
-    """Virtual hosts that this process serves over plain HTTP."""
+    """Virtual hosts that this process serves over plain HTTP; `HERE` for requests to the proxy itself."""
 
 
 class Conversation:
@@ -125,6 +125,8 @@ class Conversation:
         raise Refused(502, f"{visit.host} does not answer.")
 
     async def _judge(self, head: Head) -> tuple[Visit, Decision]:
+        if head.host == HERE:
+            raise Refused(400, NOT_A_SERVER)
         gate, opened, where = self._gate, self._opened, (head.host, head.port)
         if opened is not None and (opened.visit.host, opened.visit.port) == where:
             visit = opened.visit
@@ -205,11 +207,11 @@ def _is_silent(server: ByteStream) -> bool:
     return not waiting.poll(0)
 
 
-async def read_head(client: Inlet, origin: tuple[str, int] | None = None) -> Head:
+async def read_head(client: Inlet, origin: tuple[str, int] | None = None, *, plain: bool = False) -> Head:
     """Read the next head. Raises `Refused`, and `EndOfStream` at the end."""
     try:
         data = await client.receive_until(b"\r\n\r\n", limits.DOOR_HEAD_BYTES)
-        return parse_head(data + b"\r\n\r\n", origin)
+        return parse_head(data + b"\r\n\r\n", origin, plain=plain)
     except DelimiterNotFound:
         raise Refused(431, f"A request head has at most {limits.DOOR_HEAD_BYTES:,} bytes.") from None
     except IncompleteRead:

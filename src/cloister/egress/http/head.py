@@ -12,6 +12,13 @@ _HEADER = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}):([\t\x20-\x7e\x80-\
 _AUTHORITY = re.compile(rb"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9._-]{1,255})(?::([0-9]{1,5}))?")
 _TARGET = re.compile(rb"http://([^/?#]*)([/?].*)?", re.IGNORECASE)
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,14}")
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "[::1]"})
+
+HTTP_PORT = 80
+NOT_A_SERVER = "This is a proxy: request http://HOST/… or CONNECT HOST:PORT."
+HERE = ""
+"""The host of a request to the proxy itself: in origin form, with a Host header that names the sandbox's own loopback."""
+
 _HEADERS = 100
 _HOP_BY_HOP = frozenset(
     {b"connection", b"keep-alive", b"te", b"trailer", b"upgrade", b"host", b"expect", b"http2-settings"}
@@ -79,10 +86,11 @@ class Head(msgspec.Struct, frozen=True):
         return b"\r\n".join([*lines, *([b"Connection: close"] if self.body else []), b"", b""])
 
 
-def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
+def parse_head(data: bytes, origin: tuple[str, int] | None = None, *, plain: bool = False) -> Head:
     """Parse a head up to and including the empty line. Raises `BadHead` and nothing else.
 
-    Inside terminated TLS `origin` is the host and port of the connection; elsewhere the request names them.
+    Inside terminated TLS, and with `plain` in a tunnel without it, `origin` is the host and port of the connection;
+    elsewhere the request names them.
     """
     if not data.endswith(b"\r\n\r\n"):
         raise BadHead("The request head does not end with an empty line.")
@@ -100,11 +108,16 @@ def parse_head(data: bytes, origin: tuple[str, int] | None = None) -> Head:
         return _tunnel(target, headers)
     if origin is not None:
         host, port, path = *origin, _own_path(target)
-        default = 443
+        default = HTTP_PORT if plain else 443
+    elif target.startswith(b"/"):
+        host, port, path = *_loopback(headers), _own_path(target)
+        default = HTTP_PORT
     else:
         host, port, path = _absolute(target)
-        default = 80
+        default = HTTP_PORT
     _check_host(headers, (host, port), default, must=version == b"HTTP/1.1")
+    if origin is None and target.startswith(b"/"):
+        host = HERE
     name = host.encode("ascii") + (b"" if port == default else b":%d" % port)
     old = version == b"HTTP/1.0"
     body = _framing(headers, old=old)
@@ -165,10 +178,18 @@ def _tunnel(target: bytes, headers: Headers) -> Head:
 def _absolute(target: bytes) -> tuple[str, int, bytes]:
     url = _TARGET.fullmatch(target)
     if url is None or b"#" in target or b"\\" in target:
-        raise BadHead("This is a proxy: request http://HOST/… or CONNECT HOST:PORT.")
+        raise BadHead(NOT_A_SERVER)
     host, port = _authority(url[1])
     path = url[2] or b"/"
-    return host, 80 if port is None else port, path if path.startswith(b"/") else b"/" + path
+    return host, HTTP_PORT if port is None else port, path if path.startswith(b"/") else b"/" + path
+
+
+def _loopback(headers: Headers) -> tuple[str, int]:
+    """The authority in the Host header. Raises `BadHead` unless it is the loopback."""
+    host, port = next((_authority(value) for value in values(headers, b"host")), ("", None))
+    if host not in _LOOPBACK:
+        raise BadHead(NOT_A_SERVER)
+    return host, HTTP_PORT if port is None else port
 
 
 def _own_path(target: bytes) -> bytes:

@@ -2,13 +2,14 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from typing import Protocol, TypeVar, cast
 
 import msgspec
 
 from cloister.core import limits
 from cloister.core.requests import ToolCall
-from cloister.model.api import INVALID_ARGUMENTS, Failure, Image, Reply, Request, ToolSpec
+from cloister.model.api import INVALID_ARGUMENTS, Failure, Image, Model, Reply, Request, ToolSpec
 
 JsonObject = dict[str, object]
 
@@ -16,8 +17,31 @@ MAX_TOKENS = 32_000
 """The most tokens of one reply, whatever the program inside asks for."""
 
 
+class InsideModel(Model, Protocol):
+    """A model for programs inside."""
+
+    @property
+    def window(self) -> int | None:
+        """The context window in tokens; None if unknown."""
+        ...
+
+    def tokens(self, request: Request) -> int:
+        """The estimated tokens of a request."""
+        ...
+
+
 class BadRequest(Exception):
     """The request is invalid. The message says why in one sentence."""
+
+
+class Caller(msgspec.Struct, frozen=True):
+    """How the program calls a tool, where that is not just a function with the name that the model sees."""
+
+    name: str
+    namespace: str = ""
+    """The group that the program has it in."""
+    free: bool = False
+    """True if its argument is one text instead of an object."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -29,6 +53,8 @@ class Asked(msgspec.Struct, frozen=True):
     stream: bool = False
     usage: bool = True
     """True if the stream must end with its token usage, where the format makes that optional."""
+    callers: Mapping[str, Caller] = {}
+    """Tools by the name that the model sees."""
 
 
 class Writer(Protocol):
@@ -100,6 +126,54 @@ def tool(name: str | None, description: str | None, parameters: JsonObject | Non
     if not name:
         raise BadRequest("A tool needs a name.")
     return ToolSpec(name, description or "", parameters or {"type": "object", "properties": {}})
+
+
+# Tools that are no plain functions. Those that a provider would run are left out: a program copes with a tool that is
+# never called.
+
+FREE = "input"
+"""The only argument of a free-form tool."""
+_NAME_CHARS = 64
+_FREE_PARAMETERS: JsonObject = {
+    "type": "object",
+    "properties": {FREE: {"type": "string"}},
+    "required": [FREE],
+    "additionalProperties": False,
+}
+
+
+class Grammar(msgspec.Struct, frozen=True):
+    """What the text of a free-form tool looks like."""
+
+    type: str = "text"
+    syntax: str = ""
+    definition: str = ""
+
+
+def grouped(namespace: str | None, name: str) -> str:
+    """The name that the model sees for a tool in a group."""
+    return f"{namespace}__{name}"[:_NAME_CHARS] if namespace else name
+
+
+def free_tool(name: str | None, description: str | None, grammar: Grammar | None) -> ToolSpec:
+    """A free-form tool as a function with one text."""
+    words = [description or ""]
+    if grammar is not None and grammar.definition:
+        words.append(
+            f"The text follows this {grammar.syntax[:20] or 'grammar'} grammar:\n{grammar.definition}"
+        )
+    return tool(name, "\n".join(words), _FREE_PARAMETERS)
+
+
+def free_text(call: ToolCall) -> str:
+    """The text of a call of a free-form tool."""
+    text = call.arguments.get(FREE)
+    return text if isinstance(text, str) else written(call)
+
+
+def distinct(tools: list[ToolSpec]) -> tuple[ToolSpec, ...]:
+    """The first of each name: providers refuse a second one."""
+    return tuple({one.name: one for one in reversed(tools)}.values())[::-1]
 
 
 # Parts of a conversation that every wire format has, each written a little differently: texts, pictures, arguments.

@@ -8,14 +8,20 @@ import msgspec
 
 from cloister.core.requests import ToolCall, Usage
 from cloister.egress.model_endpoint.api import (
+    FREE,
     Asked,
     BadRequest,
+    Caller,
     Content,
+    Grammar,
     JsonObject,
     Writer,
     arguments,
     content_of,
+    distinct,
     event,
+    free_text,
+    free_tool,
     max_tokens,
     openai_error,
     tool,
@@ -43,14 +49,29 @@ class _Function(msgspec.Struct, frozen=True):
     parameters: JsonObject | None = None
 
 
+class _Custom(msgspec.Struct, frozen=True):
+    """A free-form tool, or a call of one."""
+
+    name: str = ""
+    input: str = ""
+    description: str | None = None
+    format: "_Shape | None" = None
+
+
+class _Shape(msgspec.Struct, frozen=True):
+    grammar: Grammar | None = None
+
+
 class _Call(msgspec.Struct, frozen=True):
     id: str
-    function: _Function
+    function: _Function = _Function()
+    custom: _Custom | None = None
 
 
 class _Tool(msgspec.Struct, frozen=True):
-    type: Literal["function"]
-    function: _Function
+    type: str = "function"
+    function: _Function = _Function()
+    custom: _Custom = _Custom()
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -99,13 +120,15 @@ class Chat:
         request = Request(
             system,
             messages,
-            tuple(_tool(one) for one in found.tools or ()),
+            distinct([spec for one in found.tools or () if (spec := _tool(one))]),
             max_tokens(found.max_completion_tokens, found.max_tokens),
             found.temperature,
             schema.schema if schema else None,
         )
         options = found.stream_options or _Options()
-        return Asked(request, found.model, bool(found.stream), options.include_usage)
+        free = {one.custom.name for one in found.tools or () if one.type == "custom"}
+        callers = {name: Caller(name, free=True) for name in free}
+        return Asked(request, found.model, bool(found.stream), options.include_usage, callers)
 
     def writer(self, asked: Asked) -> Writer:
         return _Writer(asked)
@@ -114,8 +137,23 @@ class Chat:
         return openai_error(status, code, message)
 
 
-def _tool(one: _Tool) -> ToolSpec:
-    return tool(one.function.name, one.function.description, one.function.parameters)
+def _tool(one: _Tool) -> ToolSpec | None:
+    """None for a tool that a provider runs."""
+    match one.type:
+        case "function":
+            return tool(one.function.name, one.function.description, one.function.parameters)
+        case "custom":
+            grammar = one.custom.format.grammar if one.custom.format else None
+            return free_tool(one.custom.name, one.custom.description, grammar)
+        case _:
+            return None
+
+
+def _taken(call: _Call) -> ToolCall:
+    """A call that the program gives back."""
+    if call.custom is not None:
+        return ToolCall(call.id, call.custom.name, {FREE: call.custom.input})
+    return ToolCall(call.id, call.function.name, arguments(call.function.arguments))
 
 
 def _conversation(said: tuple[_Said, ...]) -> tuple[str, tuple[Message, ...]]:
@@ -130,10 +168,7 @@ def _conversation(said: tuple[_Said, ...]) -> tuple[str, tuple[Message, ...]]:
             case "user":
                 messages.append(UserMessage(text, images))
             case "assistant":
-                calls = tuple(
-                    ToolCall(call.id, call.function.name, arguments(call.function.arguments))
-                    for call in one.tool_calls or ()
-                )
+                calls = tuple(_taken(call) for call in one.tool_calls or ())
                 names.update({call.id: call.name for call in calls})
                 messages.append(AssistantMessage(text, calls))
             case "tool":
@@ -157,6 +192,7 @@ def _usage(usage: Usage) -> JsonObject:
 class _Writer:
     def __init__(self, asked: Asked) -> None:
         self._counts = asked.usage
+        self._callers = asked.callers
         self._base: JsonObject = {
             "id": "chatcmpl-" + secrets.token_hex(12),
             "created": int(time.time()),
@@ -174,7 +210,7 @@ class _Writer:
         return self._chunk({"content": text})
 
     def end(self, reply: Reply) -> bytes:
-        calls = [{"index": number, **_call(call)} for number, call in enumerate(reply.calls)]
+        calls = [{"index": number, **self._call(call)} for number, call in enumerate(reply.calls)]
         pieces = [self._chunk({"tool_calls": [call]}) for call in calls]
         pieces.append(self._chunk({}, _FINISH[reply.stop]))
         if self._counts:
@@ -192,11 +228,13 @@ class _Writer:
     def whole(self, reply: Reply) -> bytes:
         message: dict[str, Any] = {"role": "assistant", "content": reply.text or None, "refusal": None}
         if reply.calls:
-            message["tool_calls"] = [_call(call) for call in reply.calls]
+            message["tool_calls"] = [self._call(call) for call in reply.calls]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _FINISH[reply.stop]}
         whole = {"object": "chat.completion", "choices": [choice], "usage": _usage(reply.usage)}
         return msgspec.json.encode({**self._base, **whole})
 
-
-def _call(call: ToolCall) -> JsonObject:
-    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": written(call)}}
+    def _call(self, call: ToolCall) -> JsonObject:
+        if call.name in self._callers:
+            return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": free_text(call)}}
+        function = {"name": call.name, "arguments": written(call)}
+        return {"id": call.id, "type": "function", "function": function}

@@ -11,6 +11,7 @@ from cloister.egress.model_endpoint.api import (
     BadRequest,
     JsonObject,
     Writer,
+    distinct,
     event,
     max_tokens,
     picture,
@@ -86,15 +87,12 @@ class Messages:
 
     def read(self, body: bytes) -> Asked:
         found = understood(body, _Body)
-        tools = found.tools or ()
-        if served := next((one for one in tools if one.type not in (None, "custom")), None):
-            raise BadRequest(
-                f"The tool {served.name[:60]!r} is one that a provider runs: there is none here."
-            )
+        # One with another type is run by a provider, or known to one model only.
+        tools = [one for one in found.tools or () if one.type in (None, "custom")]
         request = Request(
             _texts(found.system),
             _conversation(found.messages),
-            tuple(tool(one.name, one.description, one.input_schema) for one in tools),
+            distinct([tool(one.name, one.description, one.input_schema) for one in tools]),
             max_tokens(found.max_tokens),
             found.temperature,
         )

@@ -8,14 +8,21 @@ import msgspec
 
 from cloister.core.requests import ToolCall, Usage
 from cloister.egress.model_endpoint.api import (
+    FREE,
     Asked,
     BadRequest,
+    Caller,
     Content,
+    Grammar,
     JsonObject,
     Writer,
     arguments,
     content_of,
+    distinct,
     event,
+    free_text,
+    free_tool,
+    grouped,
     max_tokens,
     openai_error,
     tool,
@@ -29,6 +36,7 @@ from cloister.model.api import (
     Reply,
     Request,
     ToolMessage,
+    ToolSpec,
     UserMessage,
 )
 
@@ -41,7 +49,10 @@ class _Item(msgspec.Struct, frozen=True):
     content: Content = None
     call_id: str = ""
     name: str = ""
+    namespace: str | None = None
     arguments: str = "{}"
+    input: str = ""
+    """Of a free-form tool."""
     output: Content = None
 
 
@@ -50,6 +61,9 @@ class _Tool(msgspec.Struct, frozen=True):
     name: str | None = None
     description: str | None = None
     parameters: JsonObject | None = None
+    format: Grammar | None = None
+    tools: "tuple[_Tool, ...]" = ()
+    """Of a namespace."""
 
 
 class _Format(msgspec.Struct, frozen=True):
@@ -82,26 +96,48 @@ class Responses:
             raise BadRequest("This endpoint keeps no state: send the whole conversation as input.")
         items = (_Item(role="user", content=found.input),) if isinstance(found.input, str) else found.input
         system, messages = _conversation(items)
-        tools = found.tools or ()
-        if served := next((one for one in tools if one.type != "function"), None):
-            raise BadRequest(
-                f"Tools of the type {served.type[:40]!r} are run by a provider: there is none here."
-            )
+        tools, callers = _tools(found.tools or ())
         request = Request(
             "\n\n".join(part for part in (found.instructions, system) if part),
             messages,
-            tuple(tool(one.name, one.description, one.parameters) for one in tools),
+            tools,
             max_tokens(found.max_output_tokens),
             found.temperature,
             found.text.format.schema if found.text else None,
         )
-        return Asked(request, found.model, bool(found.stream))
+        return Asked(request, found.model, bool(found.stream), callers=callers)
 
     def writer(self, asked: Asked) -> Writer:
-        return _Writer(asked.model)
+        return _Writer(asked)
 
     def error(self, status: int, code: str, message: str) -> bytes:
         return openai_error(status, code, message)
+
+
+def _tools(given: tuple[_Tool, ...]) -> tuple[tuple[ToolSpec, ...], dict[str, Caller]]:
+    """Functions, those of namespaces and free-form tools. Tools that a provider runs are left out."""
+    specs: list[ToolSpec] = []
+    callers: dict[str, Caller] = {}
+
+    def add(one: _Tool, namespace: str) -> None:
+        name = grouped(namespace, one.name or "")
+        match one.type:
+            case "function":
+                specs.append(tool(name, one.description, one.parameters))
+            case "custom":
+                specs.append(free_tool(name, one.description, one.format))
+            case _:
+                return
+        if namespace or one.type == "custom":
+            callers.setdefault(name, Caller(one.name or "", namespace, one.type == "custom"))
+
+    for one in given:
+        if one.type == "namespace":
+            for inner in one.tools:
+                add(inner, one.name or "tools")
+        else:
+            add(one, "")
+    return distinct(specs), callers
 
 
 class _Turns:
@@ -115,7 +151,7 @@ class _Turns:
         self._names: dict[str, str] = {}
 
     def add(self, item: _Item) -> None:
-        text, images = content_of(item.content)
+        text, images = content_of(item.content) if item.type == "message" else ("", ())
         match item.type, item.role:
             case "message", "system" | "developer":
                 self.system.append(text)
@@ -125,10 +161,13 @@ class _Turns:
             case "message", _:
                 self.close()
                 self.messages.append(UserMessage(text, images))
-            case "function_call", _:
-                self._names[item.call_id] = item.name
-                self._calls.append(ToolCall(item.call_id, item.name, arguments(item.arguments)))
-            case "function_call_output", _:
+            case ("function_call" | "custom_tool_call") as kind, _:
+                name = self._names[item.call_id] = grouped(item.namespace, item.name)
+                given: JsonObject = (
+                    arguments(item.arguments) if kind == "function_call" else {FREE: item.input}
+                )
+                self._calls.append(ToolCall(item.call_id, name, given))
+            case "function_call_output" | "custom_tool_call_output", _:
                 self.close()
                 text, images = content_of(item.output)
                 self.messages.append(
@@ -170,12 +209,13 @@ def _part(text: str) -> JsonObject:
 
 
 class _Writer:
-    def __init__(self, model: str) -> None:
+    def __init__(self, asked: Asked) -> None:
+        self._callers = asked.callers
         self._base: JsonObject = {
             "id": "resp_" + secrets.token_hex(12),
             "object": "response",
             "created_at": int(time.time()),
-            "model": model,
+            "model": asked.model,
             "parallel_tool_calls": True,
             "tool_choice": "auto",
             "tools": [],
@@ -233,8 +273,16 @@ class _Writer:
         done = self._event
         if item["type"] == "message":
             return [done("response.output_item.done", {**where, "item": item})]
-        begun = {**item, "arguments": "", "status": "in_progress"}
         call: JsonObject = {**where, "item_id": item["id"]}
+        if item["type"] == "custom_tool_call":
+            begun = {**item, "input": "", "status": "in_progress"}
+            return [
+                done("response.output_item.added", {**where, "item": begun}),
+                done("response.custom_tool_call_input.delta", {**call, "delta": item["input"]}),
+                done("response.custom_tool_call_input.done", {**call, "input": item["input"]}),
+                done("response.output_item.done", {**where, "item": item}),
+            ]
+        begun = {**item, "arguments": "", "status": "in_progress"}
         text = item["arguments"]
         return [
             done("response.output_item.added", {**where, "item": begun}),
@@ -257,18 +305,17 @@ class _Writer:
 
     def _output(self, reply: Reply) -> list[JsonObject]:
         items = [self._item("completed", _part(reply.text))] if reply.text or self._texted else []
-        for call in reply.calls:
-            item: JsonObject = {"id": "fc_" + secrets.token_hex(12), "type": "function_call"}
-            items.append(
-                {
-                    **item,
-                    "status": "completed",
-                    "call_id": call.id,
-                    "name": call.name,
-                    "arguments": written(call),
-                }
-            )
-        return items
+        return [*items, *map(self._call, reply.calls)]
+
+    def _call(self, call: ToolCall) -> JsonObject:
+        caller = self._callers.get(call.name, Caller(call.name))
+        item: JsonObject = {"id": "fc_" + secrets.token_hex(12), "status": "completed"}
+        item |= {"call_id": call.id, "name": caller.name}
+        if caller.namespace:
+            item["namespace"] = caller.namespace
+        if caller.free:
+            return {**item, "type": "custom_tool_call", "input": free_text(call)}
+        return {**item, "type": "function_call", "arguments": written(call)}
 
     def failed(self, failure: Failure) -> bytes:
         response = self._response("failed", [], None)

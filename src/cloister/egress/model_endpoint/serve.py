@@ -4,7 +4,7 @@ No key is needed: what the program sends as one is dropped with the other header
 the budget of the attempt, or of the run, that the sandbox belongs to (`AskedModel`), so this is no way around either.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ import msgspec
 from cloister.core import limits
 from cloister.core.ids import SandboxId
 from cloister.egress.http.exchange import BadBody, chunk, pieces
-from cloister.egress.http.head import Head
-from cloister.egress.model_endpoint.api import Asked, BadRequest, Wire, Writer
+from cloister.egress.http.head import HERE, Head
+from cloister.egress.model_endpoint.api import Asked, BadRequest, InsideModel, Wire, Writer
 from cloister.egress.model_endpoint.chat import Chat
 from cloister.egress.model_endpoint.messages import Messages
 from cloister.egress.model_endpoint.responses import Responses
 from cloister.egress.quota import BROKEN, shared_limiter
 from cloister.egress.streams import Inlet
-from cloister.model.api import Failure, FailureCode, Model, Reply, TextDelta
+from cloister.model.api import Failure, FailureCode, Reply, TextDelta
 
 HOST = "model.cloister"
 
@@ -33,7 +33,7 @@ ENV = {
 }
 """Environment variables that point the usual clients at the endpoint."""
 
-AskedModel = Callable[[SandboxId], Model | None]
+AskedModel = Callable[[SandboxId], InsideModel | None]
 """The model for the programs of a sandbox; None while it has none."""
 
 _BODY_SECONDS = 60.0
@@ -43,10 +43,15 @@ _STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nCache-Control: no-cache\r\n"
     b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
 )
+_VERSION = "/v1"
+"""Of every path; it may be left out, because some clients append it to the address and others do not."""
+_COUNT = "/messages/count_tokens"
+_MODELS = "/models"
 _WIRES: dict[str, Wire] = {
-    "/v1/chat/completions": Chat(),
-    "/v1/responses": Responses(),
-    "/v1/messages": Messages(),
+    "/chat/completions": Chat(),
+    "/responses": Responses(),
+    "/messages": Messages(),
+    _COUNT: Messages(),
 }
 _REASONS = {
     200: b"OK",
@@ -110,25 +115,29 @@ class Endpoint:
     async def serve(self, sandbox: SandboxId, head: Head, client: Inlet) -> None:
         """Serve one request, after which the connection closes."""
         client = _Hasty(client, self._send_seconds)
-        wire = _WIRES.get(head.path.rstrip("/"))
+        path = head.path.rstrip("/")
+        path = path.removeprefix(_VERSION) if f"{path}/".startswith(f"{_VERSION}/") else path
+        wire = _WIRES.get(path)
         try:
-            if head.path.rstrip("/") == "/v1/models" and head.method == "GET":
-                await _send(client, 200, msgspec.json.encode(self._list(sandbox)))
+            if head.method in ("GET", "HEAD") and (found := self._described(sandbox, path)) is not None:
+                await _send(client, 200, b"" if head.method == "HEAD" else msgspec.json.encode(found))
                 return
             if wire is None:
-                raise _No(404, "not_found", f"There is {', '.join(_WIRES)} and /v1/models here.")
+                known = ", ".join(_VERSION + one for one in (*_WIRES, _MODELS))
+                raise _No(404, "not_found", f"There is {known} here.")
             if head.method != "POST":
                 raise _No(405, "bad_request", f"{head.path} is asked with POST.")
             model = self._of(sandbox)
             with self._counted(sandbox) as use:
-                await self._call(wire, head, client, model, use)
+                await self._call(path, head, client, model, use)
         except BadRequest as error:
             await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
         except _No as no:
             data = (wire or Chat()).error(no.status, no.code, no.message)
             await _send(client, no.status, data, no.retry_seconds)
 
-    async def _call(self, wire: Wire, head: Head, client: Inlet, model: Model, use: _Use) -> None:
+    async def _call(self, path: str, head: Head, client: Inlet, model: InsideModel, use: _Use) -> None:
+        wire = _WIRES[path]
         size = 0
 
         def more(taken: int) -> None:
@@ -147,6 +156,10 @@ class Endpoint:
                 wire.read, body, limiter=shared_limiter("decode", limits.ENDPOINT_DECODES)
             )
             del body
+            if path == _COUNT:
+                tokens = {"input_tokens": model.tokens(asked.request)}
+                await _send(client, 200, msgspec.json.encode(tokens))
+                return
             await self._answer(wire.writer(asked), asked, model, client, use)
         finally:
             use.bytes -= size
@@ -167,18 +180,30 @@ class Endpoint:
         finally:
             use.calls -= 1
 
-    def _of(self, sandbox: SandboxId) -> Model:
+    def _of(self, sandbox: SandboxId) -> InsideModel:
         model = self._model(sandbox)
         if model is None:
             raise _No(503, "no_model", "This sandbox belongs to no run that has a model.")
         return model
 
-    def _list(self, sandbox: SandboxId) -> dict[str, object]:
-        name = self._of(sandbox).name
-        one = {"id": name, "object": "model", "type": "model", "display_name": name, "created": 0}
-        return {"object": "list", "data": [{**one, "owned_by": "cloister"}], "has_more": False}
+    def _described(self, sandbox: SandboxId, path: str) -> dict[str, object] | None:
+        """The reply to a request without a body; None if there is none. Every name is one of the only model."""
+        if not path:
+            return {"name": HOST}
+        if path != _MODELS and not path.startswith(f"{_MODELS}/"):
+            return None
+        model = self._of(sandbox)
+        one: dict[str, object] = {"object": "model", "type": "model", "display_name": model.name}
+        one |= {"created": 0, "created_at": "1970-01-01T00:00:00Z", "owned_by": "cloister"}
+        if model.window is not None:
+            one["context_window"] = model.window
+        if path != _MODELS:
+            return {**one, "id": path.removeprefix(f"{_MODELS}/")}
+        return {"object": "list", "data": [{**one, "id": model.name}], "has_more": False}
 
-    async def _answer(self, writer: Writer, asked: Asked, model: Model, client: Inlet, use: _Use) -> None:
+    async def _answer(
+        self, writer: Writer, asked: Asked, model: InsideModel, client: Inlet, use: _Use
+    ) -> None:
         answer: _Streamed | _Whole = _Streamed(writer, client) if asked.stream else _Whole(writer, client)
         last: Reply | Failure | None = None
         async with model.stream(asked.request) as items:
@@ -201,6 +226,12 @@ class Endpoint:
                 await answer.failed(last)
             case None:
                 pass
+
+
+def hosts(model: AskedModel) -> dict[str, Callable[[SandboxId, Head, Inlet], Awaitable[None]]]:
+    """The endpoint at its name, and at the address of the proxy for clients that use no proxy."""
+    serve = Endpoint(model).serve
+    return {HOST: serve, HERE: serve}
 
 
 class _Hasty(Inlet):

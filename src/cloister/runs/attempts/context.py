@@ -21,11 +21,11 @@ from cloister.core.log import Journal
 from cloister.core.repository import FILES, read_settings
 from cloister.core.requests import NewRun, TierName
 from cloister.core.text import decode
+from cloister.egress.model_endpoint.api import InsideModel
 from cloister.forge import change, workspace
 from cloister.forge.modules import check_moved
 from cloister.forge.read import read_file
 from cloister.forge.workspace import TreeWatch
-from cloister.model.api import Model
 from cloister.policy.api import Policy
 from cloister.runs.environments.layers import SetUp, Site
 from cloister.runs.run_rules import check_change
@@ -48,15 +48,15 @@ class InsideModels:
     """The model of each sandbox for the programs inside, and the attempt that pays; without a payer there is no model."""
 
     def __init__(self) -> None:
-        self._payers: dict[SandboxId, tuple[int | None, Model]] = {}
+        self._payers: dict[SandboxId, tuple[int | None, InsideModel]] = {}
 
-    def model(self, sandbox: SandboxId) -> Model | None:
+    def model(self, sandbox: SandboxId) -> InsideModel | None:
         """The model for programs in `sandbox`."""
         payer = self._payers.get(sandbox)
         return None if payer is None else payer[1]
 
     @contextmanager
-    def paid(self, sandbox: SandboxId, attempt: int | None, model: Model) -> Generator[None]:
+    def paid(self, sandbox: SandboxId, attempt: int | None, model: InsideModel) -> Generator[None]:
         """Within the block `attempt` (None: the run itself) pays for the calls from `sandbox`."""
         self._payers[sandbox] = (attempt, model)
         try:
@@ -187,7 +187,7 @@ class AttemptSandboxes:
         await self.restore(sandbox, commit)
         await workspace.restore_kept(sandbox, self.setup.bare, commit)
 
-    async def prove(self, attempt: int, inside: Model, commit: str, known: Earlier) -> Proof:
+    async def prove(self, attempt: int, inside: InsideModel, commit: str, known: Earlier) -> Proof:
         """Run the checks on `commit` in a sandbox like that of the baseline, which may run at the same time.
 
         `known` has earlier results; a test that is red only here is run once more.
