@@ -28,7 +28,7 @@ enum {
 };
 
 enum frame_type {
-    HELLO = 0x01, SETUP, READY, WAKE, HOLD, HELD,
+    HELLO = 0x01, SETUP, READY, WAKE, HOLD, HELD, LIVE,
     START = 0x10, DATA, END, CREDIT, SIGNAL, RESIZE, KILL, EXIT, FAIL,
     OPEN = 0x20, CLOSE, DIAL,
 };

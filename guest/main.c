@@ -76,6 +76,16 @@ static void setup(struct cursor *payload)
     out_frame(READY, 0, NULL, 0);
 }
 
+/* Another time to live, from now on. */
+static void live(struct cursor *payload)
+{
+    uint32_t ttl_seconds = take_u32(payload);
+    take_nothing(payload);
+    if (!ready || ttl_seconds == 0)
+        die("a LIVE frame is wrong");
+    end_at = now_ms() + (int64_t)ttl_seconds * 1000;
+}
+
 static void greet(void)
 {
     end_at = now_ms() + SETUP_MS;
@@ -117,6 +127,8 @@ static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
         hold(payload);
     else if (held)
         die("a frame while held");
+    else if (type == LIVE && channel == 0)
+        live(payload);
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
     else if (type == DIAL)

@@ -170,7 +170,18 @@ def test_every_route_but_health_webhooks_and_login_is_documented_as_needing_the_
 
 def test_requests_with_unknown_fields_are_documented_as_refused() -> None:
     schemas = openapi_document()["components"]["schemas"]
-    names = ("NewRun", "Say", "Answer", "NewSandbox", "NewCommand", "Move", "Remove", "Exec", "Execute")
+    names = (
+        "NewRun",
+        "Say",
+        "Answer",
+        "NewSandbox",
+        "SandboxChange",
+        "NewCommand",
+        "Move",
+        "Remove",
+        "Exec",
+        "Execute",
+    )
     for name in (*names, "NewTemplate", "BuildTemplate"):
         assert schemas[name]["additionalProperties"] is False
 

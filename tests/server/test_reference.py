@@ -35,6 +35,8 @@ def test_every_field_of_a_request_is_on_the_page() -> None:
     for name in (
         "NewRun",
         "NewSandbox",
+        "SandboxChange",
+        "SandboxMetrics",
         "NewSnapshot",
         "SnapshotInfo",
         "Fork",

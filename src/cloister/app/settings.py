@@ -30,6 +30,9 @@ from cloister.core.requests import (
 
 Secret = str
 
+TEMPLATE_ALIASES = {"base": "default", "code-interpreter": "default", "code-interpreter-v1": "default"}
+"""The names that other programs' clients use."""
+
 ORGANISATION_POLICY = Path("/etc/cloister/policy.toml")
 """Holds for every user of this machine."""
 
@@ -149,6 +152,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hosts, with `:PORT` if only that, that webhooks may call although their addresses are not public."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
+    template_aliases: dict[str, str] = msgspec.field(default_factory=lambda: dict(TEMPLATE_ALIASES))
+    """Other names for templates, for sandboxes made by hand; a template of that name takes precedence."""
     project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""

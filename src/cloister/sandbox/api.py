@@ -56,6 +56,19 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """The sandbox it was forked from."""
     fork: Literal["disk", "memory"] | None = None
     """`disk`: the fork copied the files. `memory`: it copied the running processes too. None: not a fork."""
+    metadata: dict[str, str] = {}
+    """What its maker wrote on it; it means nothing here."""
+
+
+class Load(msgspec.Struct, frozen=True):
+    """What a sandbox uses, as the host counts it."""
+
+    cpu_seconds: float
+    """Time of processors that it has used so far."""
+    memory_bytes: int
+    """Memory in use now, the cache of files included."""
+    disk_bytes: int | None
+    """Bytes that it wrote since it was made, as far as they are on the disk; None where they are not counted."""
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
@@ -105,6 +118,14 @@ class Sandbox(Computer, Protocol):
 
         Raises `UserError` (`no_such_port`, `port_failed`, `bad_port`, `too_many_connections`).
         """
+        ...
+
+    async def set_ttl(self, ttl_seconds: float) -> None:
+        """Let it live for so long from now on; `info` says so. Raises `UserError` (`bad_sandbox`)."""
+        ...
+
+    async def load(self) -> Load:
+        """Return what it uses now."""
         ...
 
     async def wait_lost(self) -> str:

@@ -38,7 +38,8 @@ from cloister.core.computer import (
 from cloister.core.errors import CloisterError, SandboxLost, UserError
 from cloister.core.ids import SandboxId
 from cloister.core.requests import Isolation, TierName
-from cloister.sandbox.api import Door, Report, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.api import Door, Load, Report, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.local.spec import check_ttl
 from cloister.sandbox.protocol import requests
 from cloister.sandbox.providers import unknown_tier
 from cloister.testing import _spawn
@@ -406,6 +407,15 @@ class LocalSandbox(LocalComputer):
 
     async def dial(self, port: int) -> ByteStream:
         raise UserError("no_such_port", "A local sandbox has no ports.")
+
+    async def set_ttl(self, ttl_seconds: float) -> None:
+        check_ttl(ttl_seconds)
+        self._spec = msgspec.structs.replace(self._spec, ttl_seconds=ttl_seconds)
+
+    async def load(self) -> Load:
+        """Only the disk: its programs are those of this machine."""
+        files = (path for path in self.root.rglob("*") if path.is_file())
+        return Load(0.0, 0, sum(path.stat().st_size for path in files))
 
     async def wait_lost(self) -> str:
         await self._lost.wait()

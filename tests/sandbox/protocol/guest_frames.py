@@ -16,6 +16,7 @@ from cloister.sandbox.protocol.frames import (
     Hold,
     Kill,
     Kind,
+    Live,
     ProtocolBroken,
     Resize,
     Setup,
@@ -103,13 +104,25 @@ def _decode_wake(payload: memoryview) -> Wake:
     return Wake(clock, processes, files, machine.decode("ascii"), seed)
 
 
+def _decode_greeting(kind: int, payload: memoryview) -> FromHost:
+    match kind:
+        case 0x02:
+            return _decode_setup(payload)
+        case 0x04:
+            return _decode_wake(payload)
+        case 0x05:
+            how = _exactly(payload, 1)[0]
+            return Hold(how > 0, how == 2)
+        case 0x07:
+            return Live(_U32.unpack(_exactly(payload, 4))[0])
+        case _:
+            raise ProtocolBroken(f"a greeting of type {kind:#04x}")
+
+
 def decode_from_host(kind: int, channel: int, payload: memoryview) -> FromHost:
     """Decode one frame of the host."""
-    if channel == 0 and kind in (0x02, 0x04):
-        return _decode_setup(payload) if kind == 0x02 else _decode_wake(payload)
-    if channel == 0 and kind == 0x05:
-        how = _exactly(payload, 1)[0]
-        return Hold(how > 0, how == 2)
+    if channel == 0:
+        return _decode_greeting(kind, payload)
     if channel > 0 and kind == 0x11:
         return Bytes(channel, bytes(payload))
     if channel > 0 and kind == 0x13:

@@ -45,6 +45,7 @@ starts = st.builds(
 )
 from_host = st.one_of(
     st.builds(frames.Setup, u32, u16, words),
+    st.builds(frames.Live, st.integers(0, 2**32 - 1)),
     st.sampled_from([frames.Hold(on=False), frames.Hold(on=True), frames.Hold(on=True, quiet=True)]),
     starts,
     st.builds(frames.Bytes, channels, data),

@@ -21,7 +21,10 @@ from cloister.testing.samples import busybox, layer, layout
 pytestmark = pytest.mark.anyio
 
 NEEDS_A_DRIVER = {suite.the_same_key_names_the_same_run, suite.a_request_is_checked_before_it_is_a_run}
-NEEDS_A_SERVER = {suite.unknown_sandboxes_and_snapshots_are_named_as_such}
+NEEDS_A_SERVER = {
+    suite.unknown_sandboxes_and_snapshots_are_named_as_such,
+    suite.a_sandbox_is_changed_found_by_its_metadata_and_measured,
+}
 
 
 @dataclass

@@ -7,6 +7,7 @@ import shlex
 import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import anyio
 import msgspec
@@ -25,8 +26,10 @@ from cloister.app.verbs.records import (
     NewCommand,
     NewSandbox,
     Piece,
+    SandboxChange,
 )
 from cloister.app.workbench.commands import Skipped
+from cloister.app.workbench.metrics import measured
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.computer import Command, Output, Pty
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
 
     from cloister.app.wiring import App
     from cloister.app.workbench.commands import Background
+    from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
     from cloister.core.diagnosis import Diagnosis
     from cloister.environment.api import Plan
@@ -101,7 +105,7 @@ class LocalSandboxes(_InSandboxes):
                 "no_server", "Sandboxes live in a server. Start `cloister serve --background` first."
             )
         spec = SandboxSpec(
-            template=wish.template,
+            template=self._unaliased(app, wish.template),
             tier=wish.tier,
             quota=wish.quota or self._settings.file.quota,
             ttl_seconds=wish.ttl_seconds,
@@ -109,18 +113,36 @@ class LocalSandboxes(_InSandboxes):
         )
         if not spec.template.startswith(SNAPSHOT_PREFIX):
             await app.workshop.prepare(spec.template, report)
-        info, made = await app.sandboxes.create(spec, wish.task_id)
+        info, made = await app.sandboxes.create(spec, wish.task_id, wish.metadata)
         if made:
             await self._note(
                 "SandboxCreated", sandbox=info.id, template=info.template, tier=info.isolation.tier
             )
         return info, made
 
-    async def list(self) -> tuple[SandboxInfo, ...]:
-        return self._parts.app.sandboxes.list() if self._parts.app else ()
+    def _unaliased(self, app: App, template: str) -> str:
+        """The template that a name stands for; a template of that name takes precedence over the alias."""
+        alias = self._settings.file.template_aliases.get(template)
+        return template if alias is None or app.workshop.templates.knows(template) else alias
+
+    async def list(self, metadata: str | None = None) -> tuple[SandboxInfo, ...]:
+        found = self._parts.app.sandboxes.list() if self._parts.app else ()
+        wanted = metadata_of(metadata or "").items()
+        return tuple(info for info in found if wanted <= info.metadata.items())
 
     async def get(self, sandbox: str) -> SandboxInfo:
-        return self._sandbox(sandbox).info
+        return self._app(sandbox).sandboxes.info(sandbox)
+
+    async def change(self, sandbox: str, change: SandboxChange) -> SandboxInfo:
+        info = await self._app(sandbox).sandboxes.change(sandbox, change.ttl_seconds, change.metadata)
+        changed = {"ttl_seconds": change.ttl_seconds, "metadata": change.metadata}
+        await self._note(
+            "SandboxChanged", sandbox=info.id, **{k: v for k, v in changed.items() if v is not None}
+        )
+        return info
+
+    async def metrics(self, sandbox: str) -> SandboxMetrics:
+        return await measured(self._sandbox(sandbox))
 
     async def resolve(self, name: str) -> SandboxInfo:
         return find_sandbox(name, await self.list())
@@ -401,6 +423,17 @@ def _said(one: Diagnosis) -> str:
     passed = one.unlisted + sum(test.status == "passed" for test in one.tests)
     told = f"{passed:,} passing, {len(one.failing):,} failing" if one.tests or one.unlisted else ""
     return f"{one.check}: {told or ('green' if one.green else 'red')} ({one.seconds:.1f} s)"
+
+
+def metadata_of(query: str) -> dict[str, str]:
+    """The metadata that the query of a URL names. Raises `UserError` (`bad_metadata`)."""
+    try:
+        pairs = (
+            parse_qsl(query, keep_blank_values=True, strict_parsing=True, max_num_fields=64) if query else []
+        )
+    except ValueError:
+        raise UserError("bad_metadata", "Metadata is asked for as KEY=VALUE, joined by &.") from None
+    return dict(pairs)
 
 
 @contextmanager

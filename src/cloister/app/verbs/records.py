@@ -16,6 +16,10 @@ SECONDS_MAX = 3_600.0
 SIZE_MAX = 1_000
 """Most rows or columns of a terminal."""
 
+Metadata = Annotated[
+    dict[Annotated[str, Meta(min_length=1, max_length=128)], Annotated[str, Meta(max_length=1_024)]],
+    Meta(max_length=64),
+]
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 Size = Annotated[int, Meta(ge=1, le=SIZE_MAX)]
 
@@ -124,6 +128,17 @@ class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
     task_id: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
     """Chosen by the caller: the same one gives the same sandbox while it lives."""
+    metadata: Metadata = {}
+    """What the caller writes on it, to find it again."""
+
+
+class SandboxChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to change about a sandbox; None leaves it."""
+
+    ttl_seconds: Annotated[float, Meta(ge=1, le=limits.TTL_SECONDS_MAX)] | None = None
+    """From now on."""
+    metadata: Metadata | None = None
+    """In place of all that it had."""
 
 
 class Exec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

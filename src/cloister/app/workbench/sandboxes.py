@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.core import limits
@@ -24,8 +25,15 @@ Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 class _Live:
     sandbox: Sandbox
     task_id: str | None
+    metadata: dict[str, str]
+    clock: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Ends its time to live."""
     closing: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
+
+    @property
+    def info(self) -> SandboxInfo:
+        return msgspec.structs.replace(self.sandbox.info, metadata=self.metadata)
 
 
 class Sandboxes:
@@ -39,15 +47,18 @@ class Sandboxes:
         self._by_task: dict[str, tuple[SandboxSpec, SandboxId]] = {}
         self._creating = anyio.Lock()
 
-    async def create(self, spec: SandboxSpec, task_id: str | None = None) -> tuple[SandboxInfo, bool]:
+    async def create(
+        self, spec: SandboxSpec, task_id: str | None = None, metadata: Mapping[str, str] | None = None
+    ) -> tuple[SandboxInfo, bool]:
         """Open a sandbox; the flag says whether it is new.
 
         The same `task_id` returns the same sandbox while it lives. Raises `UserError` (`task_id_taken`) for another spec.
         """
-        _check_ttl(spec)
+        _check_ttl(spec.ttl_seconds)
         opener = partial(self._host.open, spec, self._door)
+        made = partial(self._hold, opener, task_id, dict(metadata or {}))
         if task_id is None:
-            return await self._tasks.start(self._hold, opener, None), True
+            return await self._tasks.start(made), True
         async with self._creating:
             known = self._by_task.get(task_id)
             if known is not None and (live := self._live.get(known[1])):
@@ -55,8 +66,8 @@ class Sandboxes:
                     raise UserError(
                         "task_id_taken", f"Task id {task_id} already names a sandbox with other settings."
                     )
-                return live.sandbox.info, False
-            info: SandboxInfo = await self._tasks.start(self._hold, opener, task_id)
+                return live.info, False
+            info: SandboxInfo = await self._tasks.start(made)
             self._by_task[task_id] = (spec, info.id)
             return info, True
 
@@ -64,13 +75,14 @@ class Sandboxes:
         """Fork a living sandbox `count` times; all of them or none."""
         if not 1 <= count <= limits.FORKS:
             raise UserError("bad_count", f"A sandbox can be forked 1 to {limits.FORKS} times at once.")
-        parent = self.get(sandbox)
+        parent = self._find(sandbox)
+        opener = parent.sandbox.fork
         made: list[SandboxInfo] = []
         failed: list[Exception] = []
 
         async def one() -> None:
             try:
-                made.append(await self._tasks.start(self._hold, parent.fork, None))
+                made.append(await self._tasks.start(self._hold, opener, None, parent.metadata))
             except Exception as error:
                 # Carried out of the task group, which would wrap it.
                 failed.append(error)
@@ -92,9 +104,26 @@ class Sandboxes:
         """Raises `UserError` (`no_such_sandbox`)."""
         return self._find(sandbox).sandbox
 
+    def info(self, sandbox: str) -> SandboxInfo:
+        """Raises `UserError` (`no_such_sandbox`)."""
+        return self._find(sandbox).info
+
     def list(self) -> tuple[SandboxInfo, ...]:
         """Oldest first."""
-        return tuple(live.sandbox.info for live in self._live.values())
+        return tuple(live.info for live in self._live.values())
+
+    async def change(
+        self, sandbox: str, ttl_seconds: float | None = None, metadata: Mapping[str, str] | None = None
+    ) -> SandboxInfo:
+        """Give it another time to live, from now on, or other metadata. Raises `UserError` (`bad_ttl`)."""
+        live = self._find(sandbox)
+        if ttl_seconds is not None:
+            _check_ttl(ttl_seconds)
+            await live.sandbox.set_ttl(ttl_seconds)
+            live.clock.deadline = anyio.current_time() + ttl_seconds
+        if metadata is not None:
+            live.metadata = dict(metadata)
+        return live.info
 
     async def close(self, sandbox: str) -> None:
         """Destroy it; all its resources are freed when this returns."""
@@ -112,16 +141,24 @@ class Sandboxes:
         return live
 
     async def _hold(
-        self, opener: Opener, task_id: str | None, *, task_status: TaskStatus[SandboxInfo]
+        self,
+        opener: Opener,
+        task_id: str | None,
+        metadata: dict[str, str],
+        *,
+        task_status: TaskStatus[SandboxInfo],
     ) -> None:
         live: _Live | None = None
         try:
             async with opener() as sandbox:
-                live = _Live(sandbox, task_id)
+                live = _Live(sandbox, task_id, metadata)
                 self._live[sandbox.info.id] = live
                 try:
-                    task_status.started(sandbox.info)
-                    await _until_over(live, sandbox.info.expires_at)
+                    live.clock.deadline = anyio.current_time() + max(
+                        0.0, sandbox.info.expires_at - time.time()
+                    )
+                    task_status.started(live.info)
+                    await _until_over(live)
                 finally:
                     del self._live[sandbox.info.id]
                     if task_id is not None:
@@ -136,17 +173,17 @@ class Sandboxes:
                 live.gone.set()
 
 
-def _check_ttl(spec: SandboxSpec) -> None:
-    if not 1 <= spec.ttl_seconds <= limits.TTL_SECONDS_MAX:
+def _check_ttl(ttl_seconds: float) -> None:
+    if not 1 <= ttl_seconds <= limits.TTL_SECONDS_MAX:
         raise UserError(
             "bad_ttl",
-            f"ttl_seconds must be between 1 and {limits.TTL_SECONDS_MAX:.0f}, not {spec.ttl_seconds}.",
+            f"ttl_seconds must be between 1 and {limits.TTL_SECONDS_MAX:.0f}, not {ttl_seconds}.",
         )
 
 
-async def _until_over(live: _Live, expires_at: float) -> None:
+async def _until_over(live: _Live) -> None:
     """Wait until it is closed, lost or expired."""
-    with anyio.move_on_after(max(0.0, expires_at - time.time())):
+    with live.clock:
         async with anyio.create_task_group() as waits:
 
             async def lost() -> None:

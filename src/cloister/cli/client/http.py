@@ -320,6 +320,7 @@ _RECORDS = {
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
         "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict TokenInfo",
+        "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.computer": "Entry",
         "cloister.core.events": "ChangeDelivered Event",

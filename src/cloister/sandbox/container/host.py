@@ -150,6 +150,9 @@ class ContainerHost:
         sandbox.origin = Origin(taken.template, taken.id)
         return taken
 
+    async def used(self, root: Root) -> int | None:
+        return await (await self._choose()).store.used(root)
+
     async def snapshots(self) -> tuple[SnapshotInfo, ...]:
         check_root()
         return await Snapshots((await self._choose()).store).list()

@@ -15,12 +15,12 @@ from anyio.abc import Process, TaskGroup
 from cloister.core.errors import SandboxLost
 from cloister.core.ids import SandboxId
 from cloister.sandbox._spawn import spawn
-from cloister.sandbox.api import Door, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
+from cloister.sandbox.api import Door, Load, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo
 from cloister.sandbox.container import oci
 from cloister.sandbox.container.oci import Way
 from cloister.sandbox.local.cgroup import Cgroup
 from cloister.sandbox.local.lifetime import PARTING_SECONDS, Lifetime, lived
-from cloister.sandbox.local.spec import check_spec
+from cloister.sandbox.local.spec import check_spec, check_ttl
 from cloister.sandbox.local.spec import environment as environment_of
 from cloister.sandbox.protocol.link import Link
 from cloister.sandbox.protocol.outbox import PipeReceiver, PipeSender, open_pipe
@@ -162,6 +162,17 @@ class ContainerSandbox(Link):
         self.info = msgspec.structs.replace(self.info, created_at=now, expires_at=now + spec.ttl_seconds)
         self.env = environment(self.request, self._way)
         self.running.restart_clock(spec.ttl_seconds)
+
+    async def set_ttl(self, ttl_seconds: float) -> None:
+        check_ttl(ttl_seconds)
+        await self.tell_ttl(ttl_seconds)
+        self.running.restart_clock(ttl_seconds)
+        self.info = msgspec.structs.replace(self.info, expires_at=time.time() + ttl_seconds)
+
+    async def load(self) -> Load:
+        group = self.running.cgroup
+        used = await self._host.used(self.running.root)
+        return Load(group.cpu_seconds(), group.memory_bytes(), used)
 
     async def wait_lost(self) -> str:
         await self.running.ended.wait()

@@ -186,6 +186,12 @@ class Cgroup:
         """Memory in use; 0 when unknown."""
         return int(self._read("memory.usage_in_bytes", "memory.current") or "0")
 
+    def cpu_seconds(self) -> float:
+        """Time of processors used so far; 0 when unknown."""
+        if counted := self._read("cpuacct.usage"):
+            return int(counted) / 1e9
+        return _flag(self._read("cpu.stat"), "usage_usec") / 1e6
+
     def refused_tasks(self) -> int:
         """How often the limit refused a process or thread."""
         return _flag(self._read("pids.events"), "max")

@@ -40,8 +40,18 @@ def check_root() -> None:
         raise HostError("no_root", "Sandboxes need root on this machine: run with sudo.")
 
 
+def check_ttl(ttl_seconds: float) -> None:
+    """Raises `UserError` (`bad_sandbox`)."""
+    if not 1 <= ttl_seconds <= limits.TTL_SECONDS_MAX:
+        raise UserError(
+            "bad_sandbox",
+            f"A sandbox lives between 1 and {limits.TTL_SECONDS_MAX:g} seconds, not {ttl_seconds:g}.",
+        )
+
+
 def check_spec(spec: SandboxSpec) -> None:
     """Raises `UserError` (`bad_sandbox`) for a spec that no tier can open."""
+    check_ttl(spec.ttl_seconds)
     quota = spec.quota
     for wrong, message in (
         (not 0.01 <= quota.cpus <= 1024, f"A sandbox needs between 0.01 and 1,024 cpus, not {quota.cpus:g}."),
@@ -52,10 +62,6 @@ def check_spec(spec: SandboxSpec) -> None:
         (quota.disk_bytes < _DISK_BYTES_MIN, f"A sandbox needs at least {_DISK_BYTES_MIN:,} bytes of disk."),
         (quota.processes < 4, "A sandbox needs at least 4 processes."),
         (quota.open_files < _OPEN_FILES_MIN, f"A sandbox needs at least {_OPEN_FILES_MIN} open files."),
-        (
-            not 1 <= spec.ttl_seconds <= limits.TTL_SECONDS_MAX,
-            f"A sandbox lives between 1 and {limits.TTL_SECONDS_MAX:g} seconds, not {spec.ttl_seconds:g}.",
-        ),
         (
             any(not _ENV_NAME.match(name) or "\0" in value for name, value in spec.env.items()),
             "The name of an environment variable has letters, digits and underscores only.",

@@ -6,6 +6,7 @@ Its memory and disk are open files without names, so leaving the blocks removes 
 
 import os
 import shutil
+import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,12 +20,22 @@ from cloister.core.errors import HostError, SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.core.requests import Isolation, Quota
 from cloister.sandbox._spawn import capture
-from cloister.sandbox.api import Door, Report, Sandbox, SandboxInfo, SandboxSpec, SnapshotInfo, TierReport
+from cloister.sandbox.api import (
+    Door,
+    Load,
+    Report,
+    Sandbox,
+    SandboxInfo,
+    SandboxSpec,
+    SnapshotInfo,
+    TierReport,
+)
 from cloister.sandbox.local import guest_build, selftest
 from cloister.sandbox.local.names import Claims
 from cloister.sandbox.local.spec import (
     check_root,
     check_spec,
+    check_ttl,
     mount_point_here,
     no_template,
     sandbox_info,
@@ -184,6 +195,17 @@ class MicrovmSandbox(Link):
 
     def _why_lost(self) -> str:
         return self._awake.machine.reason or self.reason or "The sandbox was killed or ended by itself."
+
+    async def set_ttl(self, ttl_seconds: float) -> None:
+        check_ttl(ttl_seconds)
+        await self.tell_ttl(ttl_seconds)
+        self._awake.machine.restart_clock(ttl_seconds)
+        self.info = msgspec.structs.replace(self.info, expires_at=time.time() + ttl_seconds)
+
+    async def load(self) -> Load:
+        group = self._awake.machine.cgroup
+        used = snapshots.written_bytes(self._disk, len(self._disk.layers) - self._began_with)
+        return Load(group.cpu_seconds(), group.memory_bytes(), used)
 
     async def wait_lost(self) -> str:
         await self._awake.machine.ended.wait()

@@ -109,10 +109,14 @@ def _save(parent: Written, at: Path) -> int:
         target.write(msgspec.json.encode(facts))
         target.flush()
         os.fsync(target.fileno())
-    own = disk.layers[len(disk.layers) - parent.own :]
-    for file in own:
+    for file in disk.layers[len(disk.layers) - parent.own :]:
         os.fsync(file.descriptor)
-    return sum(os.fstat(file.descriptor).st_blocks * _BLOCK for file in own)
+    return written_bytes(disk, parent.own)
+
+
+def written_bytes(disk: Disk, own: int) -> int:
+    """What the newest `own` layers of a disk take."""
+    return sum(os.fstat(file.descriptor).st_blocks * _BLOCK for file in disk.layers[len(disk.layers) - own :])
 
 
 def _link(file: OpenFile, at: Path) -> None:

@@ -86,6 +86,12 @@ class Held(msgspec.Struct, frozen=True):
     """The disk of the virtual machine is flushed and not written any more."""
 
 
+class Live(msgspec.Struct, frozen=True):
+    """Another time to live, from now on."""
+
+    ttl_seconds: int
+
+
 class Start(msgspec.Struct, frozen=True):
     channel: int
     argv: tuple[str, ...]
@@ -167,7 +173,7 @@ class Dial(msgspec.Struct, frozen=True):
 
 
 FromGuest = Hello | Ready | Held | Output | Bytes | End | Credit | Exit | Fail | Open | Close
-FromHost = Setup | Wake | Hold | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
+FromHost = Setup | Wake | Hold | Live | Start | Bytes | End | Credit | Signal | Resize | Kill | Close | Dial
 Frame = FromGuest | FromHost
 
 
@@ -196,6 +202,7 @@ _PLAIN: dict[type, tuple[int, struct.Struct]] = {
     Hello: (0x01, _U16),
     Ready: (0x03, _NOTHING),
     Held: (0x06, _FLAG),
+    Live: (0x07, _U32),
     End: (0x12, _NOTHING),
     Credit: (0x13, _U32),
     Signal: (0x14, _U8),

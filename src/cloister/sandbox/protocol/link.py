@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from math import ceil
 
 import anyio
 from anyio import to_thread
@@ -120,6 +121,11 @@ class Link:
 
     def held(self, *, quiet: bool = False) -> AbstractAsyncContextManager[bool]:
         return self.mux.held(quiet=quiet)
+
+    async def tell_ttl(self, ttl_seconds: float) -> None:
+        """Tell the guest another time to live, from now on; it may end up to a second later."""
+        await self.mux.outbox.room()
+        self.mux.outbox.post(frames.Live(ceil(ttl_seconds)))
 
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[RunningCommand]:

@@ -91,6 +91,13 @@ class Store(Protocol):
         """
         ...
 
+    async def used(self, root: Root) -> int | None:
+        """The bytes that the sandbox of `root` wrote since it was made, as far as they are on the disk.
+
+        None if the store does not count them.
+        """
+        ...
+
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
         """A new root from the copy that `save` made in `at`."""
         ...

@@ -113,6 +113,10 @@ class BtrfsStore:
 
         return await self._do(store, "A snapshot", copy)
 
+    async def used(self, root: Root) -> int | None:
+        store = await self._ready()
+        return await self._do(store, "Looking", partial(btrfs_ioctl.held, _within(store, root)))
+
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
         store = await self._ready()
         return await self._make(store, name, limit_bytes, partial(btrfs_ioctl.snapshot, at / "root"))

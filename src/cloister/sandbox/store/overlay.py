@@ -75,6 +75,10 @@ class OverlayStore:
         await self._copy(here.upper, at / "upper")
         return await anyio.to_thread.run_sync(_size, at / "upper")
 
+    async def used(self, root: Root) -> int | None:
+        """None: counting would mean to walk through a tree that a guest changes meanwhile."""
+        return None
+
     async def restore(self, at: Path, name: str, limit_bytes: int) -> Root:
         lower = at / "lower"
         if not lower.is_dir():

@@ -65,6 +65,10 @@ class Templates:
         self._path = path
         self._used: dict[Path, tuple[int, int]] = {}
 
+    def knows(self, name: str) -> bool:
+        """Whether there is a template of this name, built or not."""
+        return self._recipe(name) is not None
+
     def recipe(self, name: str) -> Recipe:
         """Raises `UserError` (`unknown_template`, `bad_template`)."""
         if recipe := self._recipe(name):

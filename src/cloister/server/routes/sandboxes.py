@@ -3,13 +3,14 @@
 from typing import Annotated
 
 import msgspec
-from litestar import Response, delete, get, post
+from litestar import Response, delete, get, patch, post
 from litestar.openapi.datastructures import ResponseSpec
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
 from cloister.app.verbs.api import SandboxVerbs, SnapshotVerbs
-from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox
+from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox, SandboxChange
+from cloister.app.workbench.metrics import SandboxMetrics
 from cloister.core import limits
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
 from cloister.sandbox.pool import PoolInfo
@@ -17,6 +18,12 @@ from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.templates import log_progress
 
 SandboxName = Annotated[str, PathParameter(description="A sandbox's id.")]
+Wanted = Annotated[
+    str | None,
+    QueryParameter(
+        max_length=8_192, description="Only those with this metadata: `key=value`, joined by `&`."
+    ),
+]
 Reference = Annotated[str, PathParameter(description="A snapshot's name or id.")]
 
 
@@ -57,13 +64,23 @@ async def get_pool(verbs: Given) -> tuple[PoolInfo, ...]:
 
 
 @get("/v1/sandboxes", **of(SandboxVerbs.list, "The sandboxes that live, oldest first", "listSandboxes"))
-async def list_sandboxes(verbs: Given) -> tuple[SandboxInfo, ...]:
-    return await verbs.sandboxes.list()
+async def list_sandboxes(verbs: Given, metadata: Wanted = None) -> tuple[SandboxInfo, ...]:
+    return await verbs.sandboxes.list(metadata)
 
 
 @get("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.get, "One sandbox", "getSandbox"))
 async def get_sandbox(sandbox: SandboxName, verbs: Given) -> SandboxInfo:
     return await verbs.sandboxes.get(sandbox)
+
+
+@patch("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.change, "Change a sandbox", "changeSandbox"))
+async def change_sandbox(sandbox: SandboxName, data: JSONBody[SandboxChange], verbs: Given) -> SandboxInfo:
+    return await verbs.sandboxes.change(sandbox, data)
+
+
+@get("/v1/sandboxes/{sandbox:str}/metrics", **of(SandboxVerbs.metrics, "What it uses", "getMetrics"))
+async def get_metrics(sandbox: SandboxName, verbs: Given) -> SandboxMetrics:
+    return await verbs.sandboxes.metrics(sandbox)
 
 
 @delete("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.destroy, "Destroy a sandbox", "deleteSandbox"))

@@ -4,6 +4,7 @@ Run each of `PROMISES` with a `Host` that can open its default template (with a 
 each of `PROVIDER_PROMISES` with a `Provider` of which at least one tier works.
 """
 
+import time
 from collections.abc import Awaitable, Callable
 
 import anyio
@@ -385,6 +386,35 @@ async def a_sandbox_ends_when_its_time_is_up(host: Host) -> None:
         with refused("sandbox_lost"):
             await sandbox.run(Command(("true",)))
     expect(sandbox.info.expires_at - sandbox.info.created_at, 1.0)
+
+
+async def a_new_time_to_live_counts_from_then_on(host: Host) -> None:
+    async with host.open(SandboxSpec(ttl_seconds=2.0)) as sandbox, sandbox.fork() as other:
+        await sandbox.set_ttl(300.0)
+        for wrong in (0.0, 1e9):
+            with refused("bad_sandbox"):
+                await sandbox.set_ttl(wrong)
+        hold(sandbox.info.expires_at - time.time() > 290, "the record says so")
+        with anyio.fail_after(WAIT_SECONDS):
+            # Made later with the same time: when it is over, that of the first would be as well.
+            await other.wait_lost()
+        expect(await text(sandbox, "echo here"), "here")
+        await sandbox.set_ttl(1.0)
+        with anyio.fail_after(WAIT_SECONDS):
+            hold("time to live" in await sandbox.wait_lost(), "the shorter time ends it")
+
+
+async def what_a_sandbox_uses_is_counted(host: Host) -> None:
+    async with host.open(SandboxSpec()) as sandbox:
+        before = await sandbox.load()
+        await text(sandbox, "head -c 30000000 /dev/urandom > /work/big; sync")
+        after = await sandbox.load()
+        hold(after.cpu_seconds > before.cpu_seconds, f"{before} {after}")
+        hold(after.memory_bytes > 0, f"{after}")
+        with anyio.fail_after(WAIT_SECONDS):
+            while after.disk_bytes is not None and after.disk_bytes - (before.disk_bytes or 0) < 20_000_000:
+                await anyio.lowlevel.checkpoint()
+                after = await sandbox.load()
 
 
 async def an_error_in_the_block_is_raised_unchanged(host: Host) -> None:

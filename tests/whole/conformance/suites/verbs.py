@@ -17,7 +17,7 @@ from cloister.app.tokens import RANK
 from cloister.app.verbs import api
 from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.declare import role_of
-from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext
+from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext, SandboxChange
 from cloister.app.verbs.webhooks import NewWebhook, WebhookVerbs
 from cloister.app.wiring import App
 from cloister.core import limits
@@ -50,6 +50,7 @@ GROUPS = {
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),
     "wish": NewSandbox(),
+    "change": SandboxChange(),
     "program": Execute("sh", "true"),
     "recipe": Oci("/nowhere"),
     "context": RuleContext(),
@@ -398,7 +399,10 @@ async def unknown_sandboxes_and_snapshots_are_named_as_such(rig: Rig) -> None:
     for group, names in (
         (
             "sandboxes",
-            ("get", "resolve", "fork", "destroy", "exec", "execute", "process", "start", "commands", "dial"),
+            (
+                *("get", "resolve", "change", "metrics", "fork", "destroy", "exec", "execute"),
+                *("process", "start", "commands", "dial"),
+            ),
         ),
         (
             "files",
@@ -415,6 +419,45 @@ async def unknown_sandboxes_and_snapshots_are_named_as_such(rig: Rig) -> None:
     for verb in (verbs.sandboxes.output, verbs.sandboxes.attach, verbs.sandboxes.kill):
         with refused("no_such_command"):
             await called(verb("s-nothing", "c-nothing"))
+
+
+async def a_sandbox_is_changed_found_by_its_metadata_and_measured(rig: Rig) -> None:
+    sandboxes = rig.verbs("ada", "admin").sandboxes
+    wish = NewSandbox("base", ttl_seconds=60, metadata={"user": "a b", "app": "x"})
+    (made, _), (other, _) = await sandboxes.create(wish), await sandboxes.create(NewSandbox())
+    expect((made.template, made.metadata, dict(other.metadata)), ("default", wish.metadata, dict[str, str]()))
+    seen = rig.verbs("vera", "viewer").sandboxes
+    for asked, found in (
+        ("user=a+b&app=x", [made]),
+        ("user=a%20b", [made]),
+        ("user=c", []),
+        ("", [made, other]),
+    ):
+        expect(list(await seen.list(asked)), found)
+    expect(await seen.list(), (made, other))
+    for wrong in ("user", "&&", "a=1&b"):
+        with refused("bad_metadata"):
+            await seen.list(wrong)
+    longer = await sandboxes.change(made.id, SandboxChange(ttl_seconds=600))
+    expect((longer.metadata, longer.expires_at - made.expires_at > 500), (made.metadata, True))
+    expect((await sandboxes.change(made.id, SandboxChange(metadata={"k": ""}))).metadata, {"k": ""})
+    expect(await sandboxes.get(made.id), (await sandboxes.list("k="))[0])
+    (copy,) = await sandboxes.fork(made.id)
+    expect(copy.metadata, {"k": ""})
+    server = "import socket, time; s = socket.create_server(('127.0.0.1', 8123)); time.sleep(99)"
+    await sandboxes.start(made.id, NewCommand(("python3", "-c", server)))
+    await sandboxes.exec(made.id, Exec(("python3", "-c", "print(1)")))
+    with anyio.fail_after(WAIT_SECONDS):
+        while not (metrics := await sandboxes.metrics(made.id)).ports:
+            await anyio.lowlevel.checkpoint()
+    expect((metrics.ports, metrics.memory_bytes > 0, metrics.cpu_seconds > 0), ((8123,), True, True))
+    quota = made.quota
+    limits = (metrics.cpus, metrics.memory_limit_bytes, metrics.disk_limit_bytes)
+    expect(limits, (quota.cpus, quota.memory_bytes, quota.disk_bytes))
+    changed = [detail for _, who, detail in await entered(rig, "SandboxChanged") if who == "ada"]
+    expect(changed, [{"sandbox": made.id, "ttl_seconds": 600.0}, {"sandbox": made.id, "metadata": {"k": ""}}])
+    for info in (made, other, copy):
+        await sandboxes.destroy(info.id)
 
 
 async def the_audit_is_read_checked_and_its_key_replaced(rig: Rig) -> None:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         Executed,
         NewCommand,
         NewSandbox,
+        SandboxChange,
     )
     from cloister.app.workbench.commands import Skipped
+    from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
     from cloister.sandbox.pool import PoolInfo
@@ -75,10 +77,25 @@ class SandboxVerbs(Protocol):
         ...
 
     @needs("viewer", "GET sandboxes")
-    async def list(self) -> tuple[SandboxInfo, ...]: ...
+    async def list(self, metadata: str | None = None) -> tuple[SandboxInfo, ...]:
+        """The oldest first; with `metadata`, as in the query of a URL (`user=ada&app=x`), those that have all of it.
+
+        Raises `UserError` (`bad_metadata`).
+        """
+        ...
 
     @needs("admin", "GET sandboxes/{sandbox}")
     async def get(self, sandbox: str) -> SandboxInfo: ...
+
+    @needs("admin", "PATCH sandboxes/{sandbox}", body="change")
+    async def change(self, sandbox: str, change: SandboxChange) -> SandboxInfo:
+        """Give it another time to live, from now on, or other metadata."""
+        ...
+
+    @needs("admin", "GET sandboxes/{sandbox}/metrics")
+    async def metrics(self, sandbox: str) -> SandboxMetrics:
+        """What it uses, and the ports that programs inside listen on."""
+        ...
 
     @needs("viewer")
     async def resolve(self, name: str) -> SandboxInfo:

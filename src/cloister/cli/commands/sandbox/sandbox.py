@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from cloister.cli.client.open import perform
-from cloister.cli.commands.sandbox import copy, detached, port
+from cloister.cli.commands.sandbox import change, copy, detached, port
+from cloister.cli.commands.sandbox.change import Pairs
 from cloister.cli.options import AsJson, SandboxName, TierWish, put, put_json, put_list
 from cloister.core.errors import UserError, describe
 from cloister.core.text import one_line
@@ -25,7 +26,7 @@ app = typer.Typer(
 
 
 @app.command("create")
-def create(
+def create(  # noqa: PLR0913  one parameter per option
     ctx: typer.Context,
     template: Annotated[str, typer.Option("--template", help="A template, or snapshot:NAME.")] = "default",
     tier: TierWish = "auto",
@@ -35,6 +36,7 @@ def create(
     task_id: Annotated[
         str | None, typer.Option("--task-id", help="A name of yours: the same name returns the same sandbox.")
     ] = None,
+    metadata: Pairs = None,
     as_json: AsJson = False,
 ) -> None:
     """Open a sandbox and print its id. Starts a background server if none is running."""
@@ -44,7 +46,8 @@ def create(
 
         from cloister.app.verbs.records import NewSandbox
 
-        wish = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
+        wish: dict[str, object] = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
+        wish["metadata"] = change.pairs(metadata)
         try:
             return (await verbs.sandboxes.create(msgspec.convert(wish, NewSandbox)))[0]
         except msgspec.ValidationError as error:
@@ -142,9 +145,12 @@ def fork(
 
 
 @app.command("ls")
-def ls(ctx: typer.Context, as_json: AsJson = False) -> None:
+def ls(ctx: typer.Context, metadata: Pairs = None, as_json: AsJson = False) -> None:
     """List the running sandboxes."""
-    found = perform(ctx, lambda verbs: verbs.sandboxes.list())
+    from urllib.parse import urlencode
+
+    wanted = urlencode(change.pairs(metadata))
+    found = perform(ctx, lambda verbs: verbs.sandboxes.list(wanted or None))
     head = f"{'SANDBOX':<15} {'TEMPLATE':<10} {'TIER':<10} {'RUNTIME':<16} ENDS IN"
     put_list(found, as_json, head, _line, "No sandboxes. Open one: cloister sandbox create")
 
@@ -161,6 +167,8 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
     put(f"Removed {perform(ctx, work)}.")
 
 
+app.command("set")(change.change)
+app.command("metrics")(change.metrics)
 app.command("commands")(detached.commands)
 app.command("attach")(detached.attach)
 app.command("kill")(detached.kill)
