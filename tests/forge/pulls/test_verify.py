@@ -8,10 +8,11 @@ import pytest
 
 from cloister.app.forges import pull_at
 from cloister.core.diagnosis import Diagnosis
+from cloister.core.diagnosis import TestResult as Result
 from cloister.core.errors import UserError
 from cloister.core.requests import NewRun
 from cloister.forge import Forges
-from cloister.runs.attempts.verify import PROOF_BYTES, Claim, claim_of, verify
+from cloister.runs.attempts.verify import PROOF_BYTES, Claim, Grants, claim_of, judge, verify
 from cloister.sandbox.api import Report
 from cloister.testing.samples import SampleRepo
 
@@ -85,7 +86,7 @@ async def verified(folder: Path, claim: Claim) -> list[NewRun]:
         return ()
 
     places: Any = Places(folder)
-    await verify(places, set_up, str(folder / "work"), claim, lambda _words, _share: None)
+    await verify(places, set_up, str(folder / "work"), claim, lambda _words, _share: None, Grants())
     return asked
 
 
@@ -153,3 +154,22 @@ async def test_a_page_that_leads_nowhere_is_one_sentence(page: str, code: str) -
     with pytest.raises(UserError) as caught:
         await pull_at(Forges(), page)
     assert caught.value.code == code
+
+
+def test_a_lost_test_is_accepted_only_for_the_files_that_a_person_names() -> None:
+    def ran(*tests: Result) -> Diagnosis:
+        return Diagnosis("make test", 0, 1.0, tests=tests)
+
+    sum_, old = "test_cart.py::test_sum", "test_cart.py::test_old"
+    before = ran(Result(sum_, "passed", "test_cart.py"), Result(old, "passed", "test_cart.py"))
+    now = ran(Result(sum_, "passed", "test_cart.py"))
+    claim = Claim("r-1", OID, OID[::-1], ("make test",), "unbroken")
+    for allowed, given_up, holds in (
+        ((), (), False),
+        (("other.py",), (), False),
+        (("test_*.py",), (), True),
+        ((), (old,), True),
+    ):
+        found = judge(claim, [before], [now], allowed, given_up)
+        assert (found.holds, found.found) == ((True, "unbroken") if holds else (False, "red"))
+        assert ("--allow-test-changes" in found.statement) is not holds

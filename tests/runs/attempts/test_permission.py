@@ -164,13 +164,13 @@ async def test_a_yes_to_a_setting_gives_up_the_named_tests_of_other_files() -> N
 
     assert [one.lost for one in asked.asked] == [tuple(names)]
     assert "# and 10 more" in asked.asked[0].detail
-    given = permitted(journal, files.paths)
+    given = permitted(journal.index, files.paths)
     baseline = [Diagnosis("pytest", 0, 1.0, tests=tuple(Result(name, "passed") for name in names))]
     seen = Comparison(missing=tuple(names[:5]), skipped=(names[6],), ran=1)
     assert permit(seen, baseline, (), given.lost).green
     other = Comparison(missing=("tests/test_c.py::test",), ran=1)
     assert permit(other, baseline, (), given.lost) == other
-    assert not permitted(journal, {"conftest.py": "d" * 40}).lost, "other content was not shown"
+    assert not permitted(journal.index, {"conftest.py": "d" * 40}).lost, "other content was not shown"
     assert await ask(journal, files, *names, "tests/test_c.py::test") is None
     assert len(asked.asked) == 2, "another lost test is another question"
 

@@ -16,7 +16,7 @@ import anyio
 from cloister.agent.approvals import DETAIL_CHARS, answered, counts, new_ask_id
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import AskAnswered, AskRaised, ChangedTests
-from cloister.core.log import Journal
+from cloister.core.log import Index, Journal
 from cloister.core.text import one_line
 from cloister.feedback.integrity.base_tests import configures_tests
 from cloister.feedback.integrity.versions import has_tests, is_allowed
@@ -69,7 +69,7 @@ class Permission:
             return await self._ask(commit, tests, tuple(lost))
 
     async def _ask(self, commit: str, tests: tuple[ChangedTests, ...], lost: tuple[str, ...]) -> str | None:
-        known = _answers(self.journal)
+        known = _answers(self.journal.index)
         given = _permitted(known, {*tests})
         if {*tests} <= given.tests and given.lost.issuperset(lost):
             return None
@@ -112,21 +112,21 @@ class Permitted(NamedTuple):
         return tuple(sorted(escape(one.path) for one in self.tests))
 
 
-def permitted(journal: Journal, contents: Mapping[str, str]) -> Permitted:
+def permitted(index: Index, contents: Mapping[str, str]) -> Permitted:
     """What a person permitted of a commit whose files have these contents."""
-    return _permitted(_answers(journal), {ChangedTests(*each) for each in contents.items()})
+    return _permitted(_answers(index), {ChangedTests(*each) for each in contents.items()})
 
 
-def any_permitted(journal: Journal) -> bool:
+def any_permitted(index: Index) -> bool:
     """True if a person permitted a change of tests in this run."""
-    return any(answer.answer == "allow" for _, answer in _answers(journal))
+    return any(answer.answer == "allow" for _, answer in _answers(index))
 
 
-def _answers(journal: Journal) -> list[tuple[AskRaised, AskAnswered]]:
+def _answers(index: Index) -> list[tuple[AskRaised, AskAnswered]]:
     """The answered questions about tests of all attempts."""
-    asks = {body.ask: body for body in journal.index.of(AskRaised) if body.tests}
+    asks = {body.ask: body for body in index.of(AskRaised) if body.tests}
     found: dict[str, tuple[AskRaised, AskAnswered]] = {}
-    for body in journal.index.of(AskAnswered):
+    for body in index.of(AskAnswered):
         if (ask := asks.get(body.ask)) is not None and counts(body, ask):
             found.setdefault(body.ask, (ask, body))
     return list(found.values())

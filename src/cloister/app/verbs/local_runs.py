@@ -22,6 +22,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
     AskRaised,
+    Event,
     InterruptRequested,
     ModelChosen,
     PauseRequested,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from cloister.app.overview import OverviewItem
     from cloister.app.verbs.records import ForgeCheck
     from cloister.core.diagnosis import Diagnosis
-    from cloister.core.events import ChangeDelivered, Delta, Event, FromOutside
+    from cloister.core.events import ChangeDelivered, Delta, FromOutside
     from cloister.core.ids import RunId
     from cloister.core.requests import NewRun, Origin, Outcome, State
     from cloister.log.api import RunCount, RunRow
@@ -406,13 +407,18 @@ class LocalRuns(Group):
         return done
 
     async def verify(
-        self, repo: str, ref: str, report: Report = no_report, claim: Claim | None = None
+        self,
+        repo: str,
+        ref: str,
+        report: Report = no_report,
+        claim: Claim | None = None,
+        allow_test_changes: tuple[str, ...] = (),
     ) -> Verified:
         from cloister.app.forges import pull_at
-        from cloister.runs.attempts.verify import verify
+        from cloister.runs.attempts.verify import Grants, verify
         from cloister.runs.attempts.work import last_result
 
-        page = "" if repo else ref
+        page, events = "" if repo else ref, tuple[Event, ...]()
         if "://" in page:
             repo, problem = page, check_address(page)
         elif not repo:
@@ -433,7 +439,8 @@ class LocalRuns(Group):
                     raise HostError("no_environment", f"The environment cannot be set up: {made.problem}")
                 return found
 
-            found = await verify(app.workshop, set_up, repo, claim or ref, report)
+            grants = Grants(allow_test_changes, events)
+            found = await verify(app.workshop, set_up, repo, claim or ref, report, grants)
         await self._note("Verified", run=found.run, commit=found.commit, holds=found.holds)
         return found
 

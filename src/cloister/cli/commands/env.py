@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cloister.cli.client.open import check_shared_path, perform
-from cloister.cli.options import AsJson, put, put_json
+from cloister.cli.options import AllowTestChanges, AsJson, put, put_json
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
 
@@ -163,6 +163,7 @@ def verify(
     repo: Annotated[
         str, typer.Option("--repo", help="The repository with the change: a directory or an address.")
     ] = "",
+    allow_test_changes: AllowTestChanges = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the proof of a change again in fresh sandboxes; exit 0 if it holds."""
@@ -171,12 +172,13 @@ def verify(
     from cloister.cli.screen.screen import Progress
 
     log_to(sys.stderr)
+    allowed = tuple(allow_test_changes or ())
     claim = _proof_file(what) if what.endswith(".json") else None
     found = repository(repo) if repo or claim else ""
 
     async def work(verbs: "Verbs") -> "Verified":
         await check_shared_path(ctx, found)
-        return await verbs.runs.verify(found, claim.commit if claim else what, Progress(), claim)
+        return await verbs.runs.verify(found, claim.commit if claim else what, Progress(), claim, allowed)
 
     made = perform(ctx, work)
     if as_json:

@@ -208,8 +208,8 @@ class AttemptSandboxes:
         ):
             await self.restore(sandbox, commit)
             allowed, given = setup.request.allow_test_changes, Permitted()
-            if any_permitted(self.journal):
-                given = permitted(self.journal, await change.contents(setup.bare, setup.base, commit))
+            if any_permitted(self.journal.index):
+                given = permitted(self.journal.index, await change.contents(setup.bare, setup.base, commit))
             await setup.results.chosen()
             checks, baseline, goals = setup.results.so_far
             later = None if setup.results.known else setup.results.ready

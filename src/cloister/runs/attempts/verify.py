@@ -3,23 +3,32 @@
 The commits carry what is needed: their trailers name the checks and the outcome, their parents lead to the base. So
 another machine needs only the repository. A proof file (a receipt as JSON) says the same where the trailers were lost;
 it is untrusted: where both are there they must agree, and its commands run only in the sandboxes.
+
+A lost test is accepted only by the word of a person: in the run's own log on this machine, or of the caller. Neither a
+commit nor a file can say it.
 """
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from cloister.agent.evidence.permission import permitted
 from cloister.core.diagnosis import Comparison, Diagnosis, statement
 from cloister.core.errors import UserError
+from cloister.core.events import Event
 from cloister.core.limits import CHECKS
+from cloister.core.log import Index, request_of
 from cloister.core.requests import NewRun
 from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.feedback.compare import compare
+from cloister.feedback.integrity import weakening
+from cloister.feedback.shown import permit
+from cloister.forge import change
 from cloister.forge.host import in_bare, must
 from cloister.runs.templates import Workshop
 from cloister.sandbox.api import Report
@@ -99,10 +108,33 @@ class Verified(msgspec.Struct, frozen=True):
     passed: int = 0
 
 
+class Grants(msgspec.Struct, frozen=True):
+    """Which changes of tests are accepted."""
+
+    allow: tuple[str, ...] = ()
+    """Patterns of files, as the caller gives them."""
+    events: tuple[Event, ...] = ()
+    """The log of the run on this machine, with what people permitted; empty elsewhere."""
+
+    async def of(self, bare: Path, claim: Claim) -> tuple[tuple[str, ...], frozenset[str]]:
+        """The patterns of files, and the names of tests that people gave up for exactly these files."""
+        if not self.events:
+            return self.allow, frozenset()
+        given = permitted(Index(self.events), await change.contents(bare, claim.base, claim.commit))
+        return (*self.allow, *request_of(self.events).allow_test_changes, *given.patterns), given.lost
+
+
 _STRENGTH = ("red", "unproven", "unbroken", "proven")
 
 
-async def verify(workshop: Workshop, set_up: SetUp, repo: str, ref: str | Claim, report: Report) -> Verified:
+async def verify(
+    workshop: Workshop,
+    set_up: SetUp,
+    repo: str,
+    ref: str | Claim,
+    report: Report,
+    grants: Grants,
+) -> Verified:
     """Run the proof of the change at `ref` of `repo`, or of a proof file's claim, again.
 
     Raises `UserError` (`no_claim`, `bad_proof`).
@@ -121,7 +153,8 @@ async def verify(workshop: Workshop, set_up: SetUp, repo: str, ref: str | Claim,
         # By a path: the base may be a commit that no branch of the repository ends at.
         before = await set_up(_request(bare, claim.base, claim.checks), report)
         now = await set_up(_request(bare, claim.commit, claim.checks), report)
-    return judge(claim, before, now)
+        allowed, lost = await grants.of(bare, claim)
+    return judge(claim, before, now, allowed, lost)
 
 
 async def _agreed(bare: Path, file: Claim) -> Claim:
@@ -187,9 +220,18 @@ async def read_claim(bare: Path, commit: str) -> Claim:
     return newest
 
 
-def judge(claim: Claim, before: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> Verified:
-    """Compare the checks of both commits, and what they show with what the change claims."""
-    found = compare(before, now)
+def judge(
+    claim: Claim,
+    before: Sequence[Diagnosis],
+    now: Sequence[Diagnosis],
+    allowed: Collection[str] = (),
+    given_up: Collection[str] = (),
+) -> Verified:
+    """Compare the checks of both commits, and what they show with what the change claims.
+
+    `allowed` are patterns of test files that may have lost tests, `given_up` names of tests that may be lost.
+    """
+    found = permit(compare(before, weakening.permitted(now, allowed)), before, allowed, given_up)
     # What was red before and is still red does not contradict a claim that lists it as unrelated.
     verdict = _verdict(found)
     holds = _strength(verdict) >= _strength(claim.outcome)
@@ -201,12 +243,17 @@ def judge(claim: Claim, before: Sequence[Diagnosis], now: Sequence[Diagnosis]) -
         claim.outcome,
         verdict,
         holds,
-        statement(found) if verdict == found.verdict else _sentence(found),
+        _statement(found, verdict),
         tuple(one_line(name, 300) for name in found.shown),
         compare(before, before).red,
         found.red,
         found.passed,
     )
+
+
+def _statement(found: Comparison, verdict: str) -> str:
+    lost = not found.new and (found.missing or found.skipped)
+    return statement(found) if verdict == found.verdict and not lost else _sentence(found)
 
 
 def _verdict(found: Comparison) -> str:
@@ -218,6 +265,11 @@ def _verdict(found: Comparison) -> str:
 
 
 def _sentence(found: Comparison) -> str:
+    if not found.new and (lost := (*found.missing, *found.skipped)):
+        return (
+            f"{len(lost):,} tests of the base do not run any more, such as {one_line(lost[0], 120)}; if a person permits that, "
+            "name their files with --allow-test-changes"
+        )
     first = one_line(found.shown[0], 120) if found.shown else ""
     said = f"shown by {first}: red on the base, green now" if first else "nothing new is red"
     return f"{said}; still red, as on the base: {len(found.still):,}"

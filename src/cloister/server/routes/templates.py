@@ -11,6 +11,7 @@ from litestar.params import JSONBody, PathParameter
 
 from cloister.app.verbs.api import EnvironmentVerbs, RunVerbs, TemplateVerbs
 from cloister.app.verbs.records import EnvironmentInfo
+from cloister.core import limits
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.runs.attempts.verify import Claim, Verified
@@ -108,6 +109,9 @@ async def set_up_environment(
     return Response(await wait(work(log_progress)))
 
 
+_Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=400)]
+
+
 class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: Annotated[str, msgspec.Meta(min_length=1, max_length=1_200)]
     """The branch or the commit with the change; without `repo`, a run or the address of a pull request."""
@@ -115,6 +119,8 @@ class ToVerify(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A path on the server's machine or a git URL."""
     claim: Claim | None = None
     """What a proof file says; with `repo`, in place of `ref`."""
+    allow_test_changes: Annotated[tuple[_Pattern, ...], msgspec.Meta(max_length=limits.ASKED)] = ()
+    """Patterns of test files that may have lost tests."""
     progress: bool = False
 
 
@@ -123,7 +129,7 @@ async def verify_change(
     data: JSONBody[ToVerify], verbs: Given, sockets: NamedDependency[Sockets], wait: Wait
 ) -> Response[Verified]:
     def work(report: Report) -> Awaitable[Verified]:
-        return verbs.runs.verify(data.repo, data.ref, report, data.claim)
+        return verbs.runs.verify(data.repo, data.ref, report, data.claim, data.allow_test_changes)
 
     if data.progress:
         return ProgressLines(work, sockets.leaving)

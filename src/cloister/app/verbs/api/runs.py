@@ -236,12 +236,18 @@ class RunVerbs(Protocol):
 
     @needs("operator", "POST verify")
     async def verify(
-        self, repo: str, ref: str, report: Report = no_report, claim: Claim | None = None
+        self,
+        repo: str,
+        ref: str,
+        report: Report = no_report,
+        claim: Claim | None = None,
+        allow_test_changes: tuple[str, ...] = (),
     ) -> Verified:
         """Run the proof of a change again from nothing, by the trailers of its commits at `ref` of `repo`.
 
         An empty `repo` means that `ref` is a run of this server, or the address of a pull request. `claim` is that of a
-        proof file, and stands in place of `ref`.
+        proof file, and stands in place of `ref`. Tests that the change lost count against it, unless a person permitted
+        that in a run of this server, or the caller does for the files of these patterns.
 
         Raises `UserError` (`no_claim`, `bad_proof`, `no_forge`, `no_repository`, `unknown_ref`), `OutsideError`.
         """
