@@ -1,5 +1,5 @@
 """Processor time to understand 10 MB of what pytest prints, beside one plain pass over its lines, and to fold the
-context of a whole log of many steps at once, and of one more turn on top of it."""
+context of a whole log of many steps at once, and of one more turn on top of it. Also what many tools cost a request."""
 
 import statistics
 import sys
@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cloister.agent.context.messages import Context, Window
+from cloister.agent.context.messages import Context, Window, fixed_tokens
+from cloister.agent.context.prompts import SYSTEM
 from cloister.agent.harnesses.native.stuck import StuckDetector
 from cloister.agent.tools import TOOLS
+from cloister.agent.tools.toolset import ToolSet
 from cloister.core.events import Event
 from cloister.core.requests import Patience
 from cloister.feedback.api import CheckOutput
@@ -18,6 +20,7 @@ from cloister.feedback.diagnose import diagnose
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.agent.loop_bench import RUN, long_log, turn
+from tests.agent.tools.test_toolset import added_tools
 
 CAPTURED = Path(__file__).parent.parent / "tests" / "feedback" / "captured" / "python_tests"
 BYTES = 10_000_000
@@ -93,8 +96,17 @@ def context() -> None:
     measure("looking for circles in the whole log", circles, "≤ 20 ms")
 
 
+def many_tools() -> None:
+    """What a request costs with many added tools. The figure depends on no machine."""
+    plain = fixed_tokens(SYSTEM, SPECS)
+    for count in (20, 100, 500):
+        cost = fixed_tokens(SYSTEM, ToolSet(added_tools(count)).specs) - plain
+        print(f"a request with {count} added tools: {cost:,} tokens more   (goal: ≤ 2,000)")
+
+
 def main() -> int:
     context()
+    many_tools()
     text, xml = pytest_text(), junit_xml()
     plain = best(lambda: text.decode().splitlines())
     understood = best(lambda: diagnose(CheckOutput("pytest", 1, None, 1.0, text, b"")))

@@ -17,6 +17,7 @@ from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.agent.evidence.run_checks import Earlier, run_checks
 from cloister.agent.harnesses.api import Harness, Workplace
 from cloister.agent.roles import Adviser, review
+from cloister.agent.tools.toolset import ToolSet
 from cloister.core.attempts import Escalate
 from cloister.core.budget import BudgetTree
 from cloister.core.computer import Stream
@@ -205,6 +206,7 @@ class LoopBench:
     models: Callable[[Path], Models] | None = None
     """Makes, of the script's path, other models than one for all."""
     checks: tuple[str, ...] = (CHECK,)
+    tools: ToolSet = field(default_factory=ToolSet)
 
     async def work(
         self,
@@ -242,12 +244,13 @@ class LoopBench:
             journal=self.journal,
             computer=self.computer,
             models=models,
-            policy=policy,
+            policy=self.tools.granted(policy),
             budget=own,
             ask_seconds=ask_seconds,
             patience=self.patience,
             escalate=self.escalate,
             seed=seed,
+            tools=self.tools,
         )
         evidence = Evidence(
             attempt=0,

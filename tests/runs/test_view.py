@@ -47,6 +47,7 @@ from cloister.core.events import (
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    OfferedTool,
     PatchChosen,
     PatchFound,
     PauseRequested,
@@ -73,6 +74,7 @@ from cloister.core.events import (
     StuckNoticed,
     Suspect,
     ToolReturned,
+    ToolsOffered,
     TurnEnded,
 )
 from cloister.core.ids import RunId
@@ -172,6 +174,7 @@ EVERY: tuple[AnyBody, ...] = (
     AttemptsRanked((SCORE,)),
     JudgeSpoke("p:judge", (0, 1), 0, "It reads better.", 0.1),
     Advised(0, "review", "p:r", "Name it."),
+    ToolsOffered(0, (OfferedTool("deploy", ".cloister/tools/deploy.toml"),), ("x.toml: no description.",)),
     EnvironmentPrepared("env-1", built=True, seconds=2.0, plan=("npm because package.json",)),
     ChangeMade("cloister/fix-it", "c3", FILES, "Fixed it."),
     DeliveryFailed("git.example.org/team/shop", "it is down"),

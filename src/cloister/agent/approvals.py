@@ -65,12 +65,13 @@ class Approvals:
     async def rule(self, call: ToolCall, tool: AnyTool, args: Any) -> Ruling:
         """Ask the policy. The caller records the ruling before the call runs."""
         target = tool.target(args)
-        commands = await read_commands(target) if self._decider.parses(tool.name) else None
-        real = await self._real(target) if self._decider.has_paths(tool.name) else None
+        name = tool.rule_name
+        commands = await read_commands(target) if self._decider.parses(name) else None
+        real = await self._real(target) if self._decider.has_paths(name) else None
         decision = self._decider.decide(
-            ToolAction(tool.name, target, commands, real), untrusted=self.provenance.untrusted
+            ToolAction(name, target, commands, real), untrusted=self.provenance.untrusted
         )
-        action = f"{tool.name}: {one_line(target)}"
+        action = f"{name}: {one_line(target)}"
         effect, rule = decision.effect, decision.rule
         if effect == "ask" and len(target) > DETAIL_CHARS:
             # A person must see all of what they allow.

@@ -260,6 +260,10 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: dict[str, object]
 
 
+FIND_TOOL, CALL_TOOL = "find_tool", "call_tool"
+"""The tools by which a model finds and calls the tools that its requests do not list."""
+
+
 class Usage(msgspec.Struct, frozen=True):
     """Tokens of one model call."""
 

@@ -14,7 +14,7 @@ import msgspec
 from cloister.core import events as e
 from cloister.core.budget import amount
 from cloister.core.log import Index, round_start
-from cloister.core.requests import FileChange, Isolation, Outcome, Usage
+from cloister.core.requests import CALL_TOOL, FileChange, Isolation, Outcome, Usage
 from cloister.core.text import one_line
 from cloister.log.audit.entry import Checkpoint
 from cloister.runs.view import RunView, fold
@@ -271,14 +271,17 @@ def _used(index: Index) -> tuple[list[Used], dict[str, int]]:
     lines: dict[tuple[int, str], str] = {}
     used: list[Used] = []
     tools: Counter[str] = Counter()
+    names: dict[tuple[int, str], str] = {}
     for body in index.of(e.ModelReplied, e.ToolReturned):
         if isinstance(body, e.ModelReplied):
             for call in body.calls:
                 line = call.arguments.get("command")
                 if isinstance(line, str):
                     lines[body.attempt, call.id] = line
+                if call.name == CALL_TOOL:
+                    names[body.attempt, call.id] = str(call.arguments.get("name"))
         else:
-            tools[body.tool[:60]] += 1
+            tools[names.get((body.attempt, body.call), body.tool)[:60]] += 1
             line = lines.get((body.attempt, body.call))
             if line is not None:
                 used.append(Used(line[:COMMAND_CHARS], body.exit_code, body.seconds))

@@ -9,6 +9,7 @@ import msgspec
 
 from cloister.agent.budget.purse import Ledger, Purse
 from cloister.agent.taint import Provenance
+from cloister.agent.tools.toolset import ToolSource
 from cloister.core import limits
 from cloister.core.attempts import AttemptWish, harness_of
 from cloister.core.budget import BudgetTree
@@ -74,6 +75,8 @@ class RunServices:
     """The author of commits."""
     people: Mapping[str, str] = field(default_factory=dict[str, str])
     """User → `Name <address>`, for the people who asked for a change."""
+    tools: tuple[ToolSource, ...] = ()
+    """What adds tools to each attempt."""
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
     audit_head: Callable[[], Checkpoint | None] = lambda: None

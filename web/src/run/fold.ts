@@ -140,6 +140,10 @@ export class Fold {
           body.problem ? "warn" : "check",
           [body.problem, ...body.plan].filter(Boolean).join("\n"),
         );
+      case "ToolsOffered":
+        if (body.tools.length) this.note(event, `Tools  ${oneLine(body.tools.map((one) => one.name).join(", "))}`);
+        for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");
+        return;
       case "SandboxOpened":
         this.isolation = body.isolation;
         return;

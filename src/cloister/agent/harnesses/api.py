@@ -4,15 +4,13 @@ A harness talks to a model, or to another agent in the sandbox, until the task i
 only `Evidence` accepts a change. `agent/attempt.py` runs any harness and records the end.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from cloister.agent.budget.metering import BudgetedModels, Clock
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.progress import Progress, Progressing
-from cloister.agent.tools import TOOLS
-from cloister.agent.tools.api import AnyTool
+from cloister.agent.tools.toolset import ToolSet
 from cloister.core.attempts import Escalate
 from cloister.core.computer import Computer
 from cloister.core.errors import Bug
@@ -41,8 +39,8 @@ class Workplace:
     """Decides how a stuck attempt continues; None switches to the next model of the chain."""
     seed: int = 0
     """Of a search."""
-    tools: Mapping[str, AnyTool] = field(default_factory=lambda: TOOLS)
-    """What the model may call, by name."""
+    tools: ToolSet = field(default_factory=ToolSet)
+    """What the model may call."""
     clock: Clock = field(init=False)
     _progressing: Progressing = field(init=False)
 

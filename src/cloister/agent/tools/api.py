@@ -1,6 +1,6 @@
 """A tool: a name, a record of arguments and one coroutine."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -9,6 +9,7 @@ import msgspec
 from cloister.core import limits
 from cloister.core.computer import Computer, Stream
 from cloister.core.errors import Bug
+from cloister.core.events import Effect
 from cloister.core.requests import Origin
 from cloister.core.text import bounded, inert
 from cloister.model.api import ToolSpec
@@ -16,7 +17,12 @@ from cloister.model.api import ToolSpec
 Show = Callable[[Stream, bytes], None]
 """Streams output to watchers as it arrives."""
 
-Args = TypeVar("Args", bound=msgspec.Struct)
+Args = TypeVar("Args", bound="msgspec.Struct | Arguments")
+Arguments = dict[str, object]
+"""The arguments of a tool with a schema: checked against it, and not decoded."""
+
+ARGUMENTS: type[Arguments] = dict
+"""`Tool.args` of a tool with a schema."""
 
 
 class Observation(msgspec.Struct, frozen=True):
@@ -31,7 +37,7 @@ class Observation(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Tool(Generic[Args]):
-    """One action in the sandbox."""
+    """One action, usually in the sandbox."""
 
     name: str
     description: str
@@ -43,16 +49,36 @@ class Tool(Generic[Args]):
     changes_files: bool = False
     origin: Origin = "tool"
     """The source of the returned text."""
+    schema: Mapping[str, object] | None = None
+    """A JSON Schema in place of the record of arguments: `args` is then `ARGUMENTS`."""
+    action: str = ""
+    """What rules call it, if that is not its name: `mcp:SERVER.TOOL`."""
+    grant: Effect | None = None
+    """What holds where no rule speaks about an added tool; None: nothing is allowed."""
+    source: str = "built-in"
+    """Where it was declared, for people."""
+    digest: str = ""
+    """A hash of its declaration."""
+
+    @property
+    def rule_name(self) -> str:
+        return self.action or self.name
 
     @property
     def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, parameters(self.args))
+        given = parameters(self.args) if self.schema is None else dict(self.schema)
+        return ToolSpec(self.name, self.description, given)
 
 
 AnyTool = Tool[Any]
 
 
-def parameters(args: type[msgspec.Struct]) -> dict[str, object]:
+def arguments_text(args: Mapping[str, object]) -> str:
+    """The arguments as compact JSON with sorted keys: what rules and people see of a call with a schema."""
+    return msgspec.json.encode(args, order="sorted").decode()
+
+
+def parameters(args: type[Any]) -> dict[str, object]:
     """The JSON schema of the arguments, without `$ref`, which some providers reject."""
     (schema,), parts = msgspec.json.schema_components([args])
     name = str(schema["$ref"]).rsplit("/", 1)[-1]

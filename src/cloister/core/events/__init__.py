@@ -39,6 +39,7 @@ from cloister.core.events.attempt import (
     SaveRefused,
     StuckNoticed,
     ToolReturned,
+    ToolsOffered,
     TurnEnded,
 )
 from cloister.core.events.attempt import (
@@ -46,6 +47,9 @@ from cloister.core.events.attempt import (
 )
 from cloister.core.events.attempt import (
     Effect as Effect,
+)
+from cloister.core.events.attempt import (
+    OfferedTool as OfferedTool,
 )
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
@@ -120,6 +124,7 @@ AnyBody = (
     | ChecksChosen
     | BaselineTaken
     | AttemptStarted
+    | ToolsOffered
     | AttemptForked
     | AttemptsRanked
     | JudgeSpoke

@@ -350,6 +350,27 @@ class ToolReturned(EventBody, frozen=True):
     """The source of the text. Once the run reached the network, the output of any tool may come from there."""
 
 
+class OfferedTool(msgspec.Struct, frozen=True):
+    """A tool that was added to the built-in ones."""
+
+    name: str
+    source: str
+    """Where it was declared."""
+    digest: str = ""
+    """A hash of its declaration."""
+    action: str = ""
+    """What rules call it, if that is not its name."""
+
+
+class ToolsOffered(EventBody, frozen=True):
+    """The tools that an attempt has beside the built-in ones. A later event of the attempt replaces it."""
+
+    attempt: int
+    tools: tuple[OfferedTool, ...]
+    problems: tuple[str, ...] = ()
+    """One sentence for each declaration or server that could not be used."""
+
+
 # Connections and requests from a sandbox through the proxy.
 
 

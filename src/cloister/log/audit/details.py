@@ -105,6 +105,12 @@ def _tools(body: e.ModelReplied) -> Sequence[object]:
     return [call.name for call in body.calls]
 
 
+def _offered(body: e.ToolsOffered) -> Sequence[object]:
+    return [
+        {"name": tool.name, "source": _cut(tool.source), "digest": tool.digest[:16]} for tool in body.tools
+    ]
+
+
 def _request_line(body: e.RequestDecided) -> str:
     return f"{body.method} {body.path}"
 
@@ -145,6 +151,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.BaseFixed: ("commit", "branch"),
     e.PolicyFixed: ("layers", "limited"),
     e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
+    e.ToolsOffered: ("attempt", ("tools", _offered), "problems"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),
     e.SandboxClosed: ("sandbox", "reason"),
     e.AttemptEnded: ("attempt", "outcome", "reason", "commit", _NOW),

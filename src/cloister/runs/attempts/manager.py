@@ -14,6 +14,7 @@ from cloister.agent.evidence.permission import Permission
 from cloister.agent.harnesses.api import Workplace
 from cloister.agent.progress import progress
 from cloister.agent.roles import Adviser, review
+from cloister.agent.tools.toolset import ToolPlace, open_tools
 from cloister.core.attempts import REPAIR, Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
@@ -28,6 +29,7 @@ from cloister.core.events import (
 )
 from cloister.core.log import Index, Journal, attempts_of, effective, root_of, round_start
 from cloister.core.requests import Budget, Outcome
+from cloister.egress.model_endpoint.api import InsideModel
 from cloister.feedback.compare import compare
 from cloister.forge import change
 from cloister.log.journal import AttemptJournal
@@ -302,21 +304,47 @@ class Attempts:
         inside = paying.for_programs_inside()
         policy = self._services.run_policy(setup.request)
         computer = ArrivingComputer()
-        place = Workplace(
-            attempt=number,
-            journal=journal,
-            computer=computer,
-            models=paying,
-            policy=policy,
-            budget=budget,
-            ask_seconds=self._services.ask_seconds,
-            patience=self._services.patience,
-            escalate=partial(self._escalate, tasks) if searching else None,
-            seed=setup.request.seed + number,
-        )
-        known = setup.results.known
         files = SavedFiles(computer, setup, number, policy)
-        evidence = Evidence(
+        evidence = self._evidence(journal, computer, files, paying, inside)
+
+        with ExitStack() as paid:
+
+            async def arrive() -> None:
+                sandbox = await arrival()
+                paid.enter_context(setup.inside.paid(sandbox.info.id, number, inside))
+                await evidence.begin(SavedFiles(sandbox, setup, number, policy))
+                computer.arrive(sandbox)
+
+            where = ToolPlace(number, journal, computer, setup.request, setup.bare, setup.base, policy)
+            async with anyio.create_task_group() as beside:
+                beside.start_soon(arrive)
+                async with open_tools(self._services.tools, where) as added:
+                    place = Workplace(
+                        attempt=number,
+                        journal=journal,
+                        computer=computer,
+                        models=paying,
+                        policy=added.granted(policy),
+                        budget=budget,
+                        ask_seconds=self._services.ask_seconds,
+                        patience=self._services.patience,
+                        escalate=partial(self._escalate, tasks) if searching else None,
+                        seed=setup.request.seed + number,
+                        tools=added,
+                    )
+                    await work(place, evidence, choose_harness(begun.harness))
+                beside.cancel_scope.cancel()
+
+    def _evidence(
+        self,
+        journal: Journal,
+        computer: ArrivingComputer,
+        files: SavedFiles,
+        paying: BudgetedModels,
+        inside: InsideModel,
+    ) -> Evidence:
+        setup, number, known = self._setup, files.attempt, self._setup.results.known
+        return Evidence(
             attempt=number,
             journal=journal,
             computer=computer,
@@ -333,19 +361,6 @@ class Attempts:
             review=partial(self._review, Adviser(paying, journal, number)),
             cpus=self._services.quota.cpus,
         )
-
-        with ExitStack() as paid:
-
-            async def arrive() -> None:
-                sandbox = await arrival()
-                paid.enter_context(setup.inside.paid(sandbox.info.id, number, inside))
-                await evidence.begin(SavedFiles(sandbox, setup, number, policy))
-                computer.arrive(sandbox)
-
-            async with anyio.create_task_group() as beside:
-                beside.start_soon(arrive)
-                await work(place, evidence, choose_harness(begun.harness))
-                beside.cancel_scope.cancel()
 
     def _permission(self, number: int, files: SavedFiles) -> Permission | None:
         new = self._setup.request

@@ -117,6 +117,15 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
         yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
+def tools(body: e.ToolsOffered) -> Iterator[Line]:
+    """The tools that were added to an attempt, and those that could not be."""
+    if body.tools:
+        names = one_line(", ".join(tool.name for tool in body.tools), 200)
+        yield Line(f"· tools ({len(body.tools):,}): {names}", "dim")
+    for problem in body.problems[:PLAN_LINES]:
+        yield Line(f"! {one_line(problem, 400)}", "warn")
+
+
 def isolation(value: Isolation) -> str:
     runtime = f"{value.runtime} on {value.platform}" if value.platform else value.runtime
     kernel = "shares this machine's kernel" if value.shares_kernel else "own kernel"

@@ -33,6 +33,7 @@ _Beginning = (
     | e.InterruptRequested
     | e.BaseFixed
     | e.EnvironmentPrepared
+    | e.ToolsOffered
     | e.SandboxOpened
     | e.SandboxClosed
     | e.ChecksChosen
@@ -206,6 +207,8 @@ class Renderer:
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.EnvironmentPrepared():
                 yield from facts.environment(body, self._width)
+            case e.ToolsOffered():
+                yield from facts.tools(body)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None

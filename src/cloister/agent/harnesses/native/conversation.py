@@ -151,7 +151,7 @@ class Conversation:
         self._in_charge = InCharge(place.attempt)
         self._adviser = Adviser(place.models, place.journal, place.attempt)
         self._computer = place.computer
-        self._specs = tuple(tool.spec for tool in place.tools.values())
+        self._specs = place.tools.specs
         self._base = base
         self._context: Context | None = None
         self._tokens = 0

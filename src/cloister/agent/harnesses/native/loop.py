@@ -107,8 +107,8 @@ class _Loop:
 
     def _may_change(self, call: ToolCall) -> bool:
         """True if the call may have modified files. Obviously read-only commands return False."""
-        tool = self._place.tools.get(call.name)
-        if tool is None or not tool.changes_files:
+        known = decoded(call, self._place.tools)
+        if not isinstance(known, tuple) or not known[0].changes_files:
             return False
         line = call.arguments.get("command")
         return not (call.name == BASH.name and isinstance(line, str) and only_reads(line))

@@ -2,14 +2,13 @@
 
 import re
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from cloister.agent.harnesses.native.tool_calls import decoded
-from cloister.agent.tools import TOOLS
-from cloister.agent.tools.api import AnyTool
+from cloister.agent.tools.toolset import ToolSet
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import (
     AttemptStarted,
@@ -118,9 +117,9 @@ def _red(found: Comparison) -> tuple[str, ...]:
 class StuckDetector:
     """Watches the growing log of one attempt."""
 
-    def __init__(self, attempt: int, patience: Patience, tools: Mapping[str, AnyTool] = TOOLS) -> None:
+    def __init__(self, attempt: int, patience: Patience, tools: ToolSet | None = None) -> None:
         self._attempt = attempt
-        self._tools = tools
+        self._tools = tools or ToolSet()
         self._patience = patience
         self._taken = 0
         self._begin()

@@ -1,7 +1,6 @@
 """One tool call: decode the arguments, get approval, run. The decision is in the log before the tool runs."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -9,6 +8,8 @@ import msgspec
 from cloister.agent.approvals import Approvals, Ruling
 from cloister.agent.harnesses.api import Workplace
 from cloister.agent.tools.api import AnyTool, Observation, answered_by_the_loop, observe
+from cloister.agent.tools.schema import arguments_problem
+from cloister.agent.tools.toolset import ToolSet
 from cloister.core.computer import Stream
 from cloister.core.events import (
     AnyBody,
@@ -18,7 +19,7 @@ from cloister.core.events import (
     SandboxOpened,
     ToolReturned,
 )
-from cloister.core.requests import Origin, ToolCall
+from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
 from cloister.environment.installers import Refusal, explain_to_model
 from cloister.model.api import INVALID_ARGUMENTS
@@ -51,7 +52,9 @@ class ToolCalls:
     async def run(self, call: ToolCall) -> ToolReturned:
         """Run one call and return its result, which the caller records."""
         started = time.monotonic()
-        observation = await self._observe(call)
+        known = decoded(call, self._tools)
+        observation = known if isinstance(known, Observation) else await self._observe(call, *known)
+        own = "tool" if isinstance(known, Observation) else known[0].origin
         return ToolReturned(
             self._attempt,
             call.id,
@@ -60,17 +63,10 @@ class ToolCalls:
             observation.text,
             time.monotonic() - started,
             observation.exit_code,
-            self._approvals.provenance.origin(observation.origin or self._origin(call)),
+            self._approvals.provenance.origin(observation.origin or own),
         )
 
-    def _origin(self, call: ToolCall) -> Origin:
-        return self._tools[call.name].origin if call.name in self._tools else "tool"
-
-    async def _observe(self, call: ToolCall) -> Observation:
-        known = decoded(call, self._tools)
-        if isinstance(known, Observation):
-            return known
-        tool, args = known
+    async def _observe(self, call: ToolCall, tool: AnyTool, args: Any) -> Observation:
         ruling, self._recorded = self._recorded, None
         if ruling is None or ruling.call is not call:
             ruling = await self._approvals.rule(call, tool, args)
@@ -103,13 +99,13 @@ class ToolCalls:
         )
 
 
-def decoded(call: ToolCall, tools: Mapping[str, AnyTool]) -> tuple[AnyTool, Any] | Observation:
+def decoded(call: ToolCall, tools: ToolSet) -> tuple[AnyTool, Any] | Observation:
     """The tool and its decoded arguments, or an observation that says what is wrong with the call."""
-    tool = tools.get(call.name)
+    name, arguments = tools.inner(call.name, call.arguments)
+    tool = tools.get(name)
     if tool is None:
-        return observe(
-            False, f"There is no tool `{one_line(call.name, 60)}`. Available: {', '.join(sorted(tools))}."
-        )
+        known = ", ".join(sorted(spec.name for spec in tools.specs))
+        return observe(False, f"There is no tool `{one_line(name, 60)}`. Available: {known}.")
     if set(call.arguments) == {INVALID_ARGUMENTS}:
         sent = str(call.arguments[INVALID_ARGUMENTS])
         return observe(
@@ -117,7 +113,14 @@ def decoded(call: ToolCall, tools: Mapping[str, AnyTool]) -> tuple[AnyTool, Any]
             f"The arguments of `{tool.name}` are not a complete JSON object (cut off at {one_line(sent[-80:], 80)!r}). "
             "Split the call if it was too long.",
         )
+    if tool.schema is not None:
+        problem = arguments_problem(tool.schema, arguments)
+        return (
+            observe(False, f"Invalid arguments of `{tool.name}`: {problem}.")
+            if problem
+            else (tool, arguments)
+        )
     try:
-        return tool, msgspec.convert(call.arguments, tool.args)
+        return tool, msgspec.convert(arguments, tool.args)
     except msgspec.ValidationError as error:
         return observe(False, f"Invalid arguments of `{tool.name}`: {error}.")
