@@ -179,6 +179,10 @@ class Executed(msgspec.Struct, frozen=True):
     truncated: bool
     """Whether it was ended because it printed too much."""
 
+    @property
+    def ok(self) -> bool:
+        return self.exit_code == 0 and self.killed is None
+
 
 class Terminal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A terminal's size, in characters."""
