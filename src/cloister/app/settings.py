@@ -18,6 +18,7 @@ from cloister.core.model_config import ModelRoutes, check_routes
 from cloister.core.requests import (
     Budget,
     CredentialEntry,
+    DeclaredTool,
     DoorBounds,
     ForgeEntry,
     Patience,
@@ -135,6 +136,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What one sandbox may use of its door."""
     credential: tuple[CredentialEntry, ...] = ()
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
+    tool: dict[str, DeclaredTool] = {}
+    """Tools of the model in every run, one `[tool.NAME]` table each."""
     forge: tuple[ForgeEntry, ...] = ()
     """Forges that get pull requests, one `[[forge]]` table each."""
     trigger: tuple[TriggerEntry, ...] = ()

@@ -13,6 +13,8 @@ import anyio
 import msgspec
 
 from cloister.agent.budget.purse import NoLedger
+from cloister.agent.tools.declared import DeclaredTools
+from cloister.agent.tools.functions import function_tools
 from cloister.app.config import (
     calls_models,
     harness_for,
@@ -329,6 +331,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         author=Author(settings.file.author, _signing_key(settings)),
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
+        tools=(DeclaredTools(settings.file.tool, str(settings.config_path)), function_tools),
         rules=rule_files(settings),
         policy=host_policy(settings),
         quota=settings.file.quota,

@@ -1,7 +1,7 @@
 """Records of the API and the configuration: requests, budgets, tiers, tool calls."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -118,6 +118,27 @@ class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     """The user name of an `Authorization: Basic` header instead; the value is the password."""
     env: str | None = None
     """A variable in the sandbox that holds a placeholder."""
+
+
+class DeclaredTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A tool of the model: a `[tool.NAME]` table of the configuration file, or a file of `.cloister/tools`."""
+
+    description: Annotated[str, msgspec.Meta(min_length=1, max_length=1_000)]
+    """What the model knows of it."""
+    command: Annotated[tuple[str, ...], msgspec.Meta(min_length=1, max_length=100)]
+    """The program and its arguments. `{NAME}` is the argument of that name; there is no shell."""
+    arguments: dict[str, Any] = {}
+    """A JSON Schema of an object."""
+    where: Literal["sandbox", "host"] = "sandbox"
+    grant: Literal["allow", "ask"] | None = None
+    """What holds where no rule speaks of it. None: allow in the sandbox, and deny on the host."""
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=1_800)] = 60.0
+    output_bytes: Annotated[int, msgspec.Meta(ge=1, le=limits.OUTPUT_BYTES)] = 1_048_576
+    """Output after which the command is killed."""
+    changes_files: bool = True
+    """Whether it may change files of the repository."""
+    untrusted: bool | None = None
+    """Whether its output is text from outside. None: on the host it is, in the sandbox not."""
 
 
 ForgeKind = Literal["github", "gitlab", "gitea", "bitbucket", "pagure"]

@@ -6,9 +6,10 @@ import shutil
 import tempfile
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,6 +77,63 @@ async def texts(bare: Path, chosen: Mapping[str, Blob]) -> dict[str, str]:
         at = start + blob.size + 1
         found[path] = decode(data[start : at - 1])
     return found
+
+
+class Folder(NamedTuple):
+    """The small files of one directory of a commit, by their whole paths."""
+
+    files: dict[str, bytes]
+    problems: tuple[str, ...]
+    """One sentence for each file that is not read."""
+
+
+async def folder_of(
+    bare: Path, commit: str, folder: str, ending: str, *, most: int, limit_bytes: int
+) -> Folder:
+    """The files of `folder` whose names end in `ending`. A link is not followed, and a large file is not read."""
+    return await _folder(partial(in_bare, bare), commit, folder, ending, most, limit_bytes)
+
+
+async def folder_of_head(
+    repo: str, folder: str, ending: str, *, most: int, limit_bytes: int
+) -> tuple[str, Folder]:
+    """HEAD of the repository at the path `repo` and its `folder`, as `folder_of`; empty if it has no commit.
+
+    Raises `UserError` (`no_repository`).
+    """
+    checkout = await in_thread(find_checkout, repo)
+    head = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if not head.ok:
+        return "", Folder({}, ())
+    commit = oid(head.out)
+    return commit, await _folder(partial(in_checkout, checkout), commit, folder, ending, most, limit_bytes)
+
+
+async def _folder(
+    git: Callable[..., Awaitable[Result]], commit: str, folder: str, ending: str, most: int, limit_bytes: int
+) -> Folder:
+    listed = must(
+        await git("ls-tree", "-l", "-z", "--full-tree", commit, "--", folder, f"{folder}/"),
+        f"look into {folder}",
+    )
+    chosen: dict[str, str] = {}
+    problems: list[str] = []
+    for entry in listed.split(b"\0")[:-1]:
+        about, _, name = entry.partition(b"\t")
+        mode, _, blob, size = about.split()
+        path = decode(name)
+        if mode == _LINK and (path == folder or path.endswith(ending)):
+            problems.append(f"{path} is a symbolic link, which is not followed.")
+        elif not path.startswith(f"{folder}/") or not path.endswith(ending) or not size.isdigit():
+            continue
+        elif int(size) > limit_bytes:
+            problems.append(f"{path} is larger than {limit_bytes:,} bytes.")
+        elif len(chosen) >= most:
+            problems.append(f"{path} is not read: only {most} files of {folder} are.")
+        else:
+            chosen[path] = blob.decode()
+    files = {path: must(await git("cat-file", "blob", blob), f"read {path}") for path, blob in chosen.items()}
+    return Folder(files, tuple(problems))
 
 
 async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | None:

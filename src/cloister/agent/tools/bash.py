@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.core import limits
-from cloister.core.computer import Computer, Exited, Output, shell
+from cloister.core.computer import Command, Computer, Exited, Output, shell
 from cloister.core.text import decode
 
 _KEPT_BYTES = 1_048_576
@@ -54,11 +54,16 @@ def _ending(exited: Exited, command_seconds: float) -> str:
             return f"[exit status {exited.code}]"
 
 
-async def _run(computer: Computer, args: BashArgs, show: Show) -> Observation:
-    seconds = min(max(args.seconds, 1.0), limits.CHECK_SECONDS)
+async def run_shown(computer: Computer, command: Command, show: Show, stdin: bytes = b"") -> Observation:
+    """Run a command, show its output as it comes, and return it with the exit status.
+
+    `stdin` must fit into a pipe: a command need not read it.
+    """
     ends = _Ends()
     exited = Exited(None)
-    async with computer.start(shell(args.command, seconds=seconds)) as process:
+    async with computer.start(command) as process:
+        if stdin:
+            await process.send(stdin)
         await process.send_eof()
         async for item in process:
             match item:
@@ -70,7 +75,12 @@ async def _run(computer: Computer, args: BashArgs, show: Show) -> Observation:
     text = ends.text()
     if text and not text.endswith("\n"):
         text += "\n"
-    return observe(exited.ok, text + _ending(exited, seconds), exited.code)
+    return observe(exited.ok, text + _ending(exited, command.seconds), exited.code)
+
+
+async def _run(computer: Computer, args: BashArgs, show: Show) -> Observation:
+    seconds = min(max(args.seconds, 1.0), limits.CHECK_SECONDS)
+    return await run_shown(computer, shell(args.command, seconds=seconds), show)
 
 
 BASH = Tool(
