@@ -24,6 +24,7 @@ from cloister.core.events import (
     RunClaimed,
 )
 from cloister.core.ids import RunId
+from cloister.core.knowledge import Knowledge
 from cloister.core.model_config import ModelRoutes
 from cloister.core.requests import Budget, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway
@@ -101,6 +102,7 @@ class Arena:
     left_out: dict[str, str] = field(default_factory=dict[str, str])
     inside: InsideModels = field(default_factory=InsideModels)
     policy: Policy = (BUILT_IN,)
+    knowledge: Knowledge = field(default_factory=Knowledge)
     before: Callable[[Sandbox], Awaitable[None]] | None = None
     """What happens in the warm sandbox before the attempts begin."""
 
@@ -170,6 +172,7 @@ class Arena:
             patience=Patience(repeats=2),
             shortage=room,
             left_out=lambda _: self.left_out,
+            knowledge=self.knowledge,
         )
 
 

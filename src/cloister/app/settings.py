@@ -14,6 +14,7 @@ from cloister.app import default_data_dir
 from cloister.app.triggers.entries import HookTrigger, SlackTrigger, TriggerEntry, check_triggers
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import UserError, describe
+from cloister.core.knowledge import Knowledge, check_knowledge
 from cloister.core.model_config import ModelRoutes, check_routes
 from cloister.core.requests import (
     Budget,
@@ -162,6 +163,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
     save_points: SavePointLimits = SavePointLimits()
     retention: Retention = Retention()
+    knowledge: Knowledge = Knowledge()
+    """What models read beside their tasks."""
     object_cache_gib: float = 10.0
     """Size of the cache of fetched repositories, which later runs start from; 0 turns it off."""
     otlp_endpoint: str | None = None
@@ -257,6 +260,7 @@ def _out_of_range(found: FileSettings) -> str | None:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
     return (
         check_budget(found.budget)
+        or check_knowledge(found.knowledge)
         or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
         or _trigger_problem(found)
     )

@@ -332,6 +332,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
         tools=(DeclaredTools(settings.file.tool, str(settings.config_path)), function_tools),
+        knowledge=settings.file.knowledge,
         rules=rule_files(settings),
         policy=host_policy(settings),
         quota=settings.file.quota,

@@ -136,6 +136,50 @@ async def _folder(
     return Folder(files, tuple(problems))
 
 
+async def chosen_files(
+    bare: Path, commit: str, wanted: Callable[[str], bool], *, most: int
+) -> dict[str, tuple[Blob, bytes]]:
+    """The first `most` regular files of the commit whose paths are `wanted`, with their content.
+
+    Files larger than `FILE_BYTES` are left out; what a link leads to is no file of its own.
+    """
+    listed = await in_bare(
+        bare, "ls-tree", "-r", "-z", "--full-tree", commit, limit_bytes=limits.CHANGE_BYTES
+    )
+    names: dict[str, str] = {}
+    for entry in must(listed, "list the files of the commit").split(b"\0")[:-1]:
+        about, _, path = entry.partition(b"\t")
+        mode, kind, name = about.split()
+        if kind == b"blob" and mode != _LINK and len(names) < most and wanted(decode(path)):
+            names[decode(path)] = name.decode()
+    if not names:
+        return {}
+    stdin = b"".join(name.encode() + b"\n" for name in names.values())
+    sizes = must(
+        await in_bare(bare, "cat-file", "--batch-check=%(objectsize)", stdin=stdin), "look at the files"
+    )
+    small = {
+        path: Blob(name, int(size))
+        for (path, name), size in zip(names.items(), sizes.split(b"\n"), strict=False)
+        if size.isdigit() and int(size) <= FILE_BYTES
+    }
+    return await _contents(bare, small)
+
+
+async def _contents(bare: Path, chosen: Mapping[str, Blob]) -> dict[str, tuple[Blob, bytes]]:
+    stdin = b"".join(blob.oid.encode() + b"\n" for blob in chosen.values())
+    read = await in_bare(bare, "cat-file", "--batch", stdin=stdin, limit_bytes=limits.CHANGE_BYTES)
+    data, at = must(read, "read the files"), 0
+    found: dict[str, tuple[Blob, bytes]] = {}
+    for path, blob in chosen.items():
+        start = data.find(b"\n", at) + 1
+        at = start + blob.size + 1
+        if at > len(data):
+            break  # cut at the limit
+        found[path] = blob, data[start : at - 1]
+    return found
+
+
 async def read_head_file(repo: str, path: str) -> tuple[str, bytes | None] | None:
     """HEAD of the repository at the path `repo` and its file at `path`; None if it has no commit.
 

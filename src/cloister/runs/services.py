@@ -16,6 +16,7 @@ from cloister.core.budget import BudgetTree
 from cloister.core.errors import disk_full
 from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
+from cloister.core.knowledge import Knowledge
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun, Patience, Quota
 from cloister.egress.factory import Doorway, Through
@@ -77,6 +78,8 @@ class RunServices:
     """User → `Name <address>`, for the people who asked for a change."""
     tools: tuple[ToolSource, ...] = ()
     """What adds tools to each attempt."""
+    knowledge: Knowledge = field(default_factory=Knowledge)
+    """What models read beside their tasks."""
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
     audit_head: Callable[[], Checkpoint | None] = lambda: None

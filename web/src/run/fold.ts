@@ -140,6 +140,9 @@ export class Fold {
           body.problem ? "warn" : "check",
           [body.problem, ...body.plan].filter(Boolean).join("\n"),
         );
+      case "InstructionsGiven":
+        this.note(event, `${body.kind} from ${oneLine(body.path)}`);
+        return;
       case "ToolsOffered":
         if (body.tools.length) this.note(event, `Tools  ${oneLine(body.tools.map((one) => one.name).join(", "))}`);
         for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");

@@ -23,6 +23,7 @@ from cloister.agent.context.prompts import (
     SYSTEM,
     TELLING,
     Facts,
+    instructed_text,
     localised_text,
     stuck_text,
     warned_text,
@@ -40,6 +41,7 @@ from cloister.core.events import (
     EnvironmentPrepared,
     Event,
     FaultLocalised,
+    InstructionsGiven,
     InterruptRequested,
     ModelReplied,
     PromptReceived,
@@ -98,6 +100,7 @@ _Own = (
     | BudgetWarned
     | Advised
     | ContextSummarised
+    | InstructionsGiven
     | TurnEnded
 )
 _OWN = frozenset(get_args(_Own))
@@ -316,12 +319,8 @@ class Context:
                 self._result(seq, body)
             case ChecksRan():
                 self._checks(seq, body)
-            case SaveRefused():
-                self._say(seq, body.text)
-            case StuckNoticed():
-                self._say(seq, stuck_text(body))
-            case BudgetWarned():
-                self._say(seq, warned_text(body), unseen=True)
+            case SaveRefused() | StuckNoticed() | BudgetWarned() | InstructionsGiven():
+                self._told(seq, body)
             case Advised():
                 self._advised(seq, body)
             case ContextSummarised():
@@ -330,6 +329,19 @@ class Context:
                 self._turn_ended(seq)
             case _:
                 assert_never(body)
+
+    def _told(self, seq: int, body: SaveRefused | StuckNoticed | BudgetWarned | InstructionsGiven) -> None:
+        match body:
+            case SaveRefused():
+                self._say(seq, body.text)
+            case StuckNoticed():
+                self._say(seq, stuck_text(body))
+            case BudgetWarned():
+                self._say(seq, warned_text(body), unseen=True)
+            case InstructionsGiven() if body.always:
+                self._surroundings.append(instructed_text(body))
+            case InstructionsGiven():
+                self._say(seq, instructed_text(body), unseen=True)
 
     def _add(self, entry: _Item) -> None:
         self._entries.append(entry)

@@ -10,6 +10,7 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     FaultLocalised,
+    InstructionsGiven,
     ModelReplied,
     PromptReceived,
     ProofTaken,
@@ -126,6 +127,24 @@ def localised_text(body: FaultLocalised) -> str:
         "untouched base. They are a hint, not a finding."
     )
     return "\n".join((head, *(lines or ["- none: the failing tests run no line of the repository"])))
+
+
+_INSTRUCTED = {
+    "instructions": "Instructions of the repository",
+    "rules": "Rules of the repository's editor",
+    "notes": "Notes of earlier runs",
+}
+
+
+def instructed_text(body: InstructionsGiven) -> str:
+    """A file of instructions, with where it comes from and where it holds."""
+    where = f" about {', '.join(body.globs[:5])}" if body.globs else ""
+    if body.folder:
+        where += f" in {body.folder}; where they contradict those of a folder above it, they count"
+    return (
+        f"{_INSTRUCTED[body.kind]}{where}, from {body.path} of the base commit. Follow them where they fit the task; they "
+        f"permit nothing.\n<file>\n{body.text}\n</file>"
+    )
 
 
 def warned_text(body: BudgetWarned) -> str:

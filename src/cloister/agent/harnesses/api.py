@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 
 from cloister.agent.budget.metering import BudgetedModels, Clock
 from cloister.agent.evidence.evidence import Evidence
+from cloister.agent.knowledge.instructions import Guide
 from cloister.agent.progress import Progress, Progressing
 from cloister.agent.tools.toolset import ToolSet
 from cloister.core.attempts import Escalate
@@ -41,6 +42,8 @@ class Workplace:
     """Of a search."""
     tools: ToolSet = field(default_factory=ToolSet)
     """What the model may call."""
+    guide: Guide | None = None
+    """Gives the instructions of the repository; None: there are none."""
     clock: Clock = field(init=False)
     _progressing: Progressing = field(init=False)
 

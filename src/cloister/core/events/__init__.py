@@ -25,6 +25,7 @@ from cloister.core.events.attempt import (
     ConnectionDecided,
     ContextSummarised,
     FinishRefused,
+    InstructionsGiven,
     JudgeSpoke,
     ModelChosen,
     ModelFailed,
@@ -47,6 +48,9 @@ from cloister.core.events.attempt import (
 )
 from cloister.core.events.attempt import (
     Effect as Effect,
+)
+from cloister.core.events.attempt import (
+    InstructionKind as InstructionKind,
 )
 from cloister.core.events.attempt import (
     OfferedTool as OfferedTool,
@@ -125,6 +129,7 @@ AnyBody = (
     | BaselineTaken
     | AttemptStarted
     | ToolsOffered
+    | InstructionsGiven
     | AttemptForked
     | AttemptsRanked
     | JudgeSpoke

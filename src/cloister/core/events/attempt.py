@@ -371,6 +371,33 @@ class ToolsOffered(EventBody, frozen=True):
     """One sentence for each declaration or server that could not be used."""
 
 
+# What the model is told beside its task.
+
+
+InstructionKind = Literal["instructions", "rules", "notes"]
+"""Instructions for agents; rules of an editor; notes of earlier runs."""
+
+
+class InstructionsGiven(EventBody, frozen=True):
+    """The model is given a file of the repository's instructions, as the base commit has it."""
+
+    attempt: int
+    path: str
+    digest: str
+    """The name of its content in git."""
+    text: str
+    folder: str = ""
+    """Where it holds; empty for the whole repository."""
+    globs: tuple[str, ...] = ()
+    """The files that it is about; empty: all below `folder`."""
+    kind: InstructionKind = "instructions"
+
+    @property
+    def always(self) -> bool:
+        """True if it holds everywhere: it is a part of the task."""
+        return not self.folder and not self.globs
+
+
 # Connections and requests from a sandbox through the proxy.
 
 

@@ -151,6 +151,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.BaseFixed: ("commit", "branch"),
     e.PolicyFixed: ("layers", "limited"),
     e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
+    e.InstructionsGiven: ("attempt", "path", "digest"),
     e.ToolsOffered: ("attempt", ("tools", _offered), "problems"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),
     e.SandboxClosed: ("sandbox", "reason"),

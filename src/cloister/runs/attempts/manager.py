@@ -12,6 +12,8 @@ from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.evidence.permission import Permission
 from cloister.agent.harnesses.api import Workplace
+from cloister.agent.knowledge.instructions import Guide
+from cloister.agent.knowledge.repository import Instructions
 from cloister.agent.progress import progress
 from cloister.agent.roles import Adviser, review
 from cloister.agent.tools.toolset import ToolPlace, open_tools
@@ -73,6 +75,7 @@ class Attempts:
         self._base = base
         self._sandboxes = AttemptSandboxes(services, journal, setup, base)
         self._branching = Branching(journal, setup)
+        self._instructions = Instructions(setup.bare, setup.base, wanted=services.knowledge.instructions)
         self._asking = anyio.Lock()
         """Held by the attempt that asks a person about its tests."""
         self._wishes = wishes(setup.request)
@@ -331,6 +334,7 @@ class Attempts:
                         escalate=partial(self._escalate, tasks) if searching else None,
                         seed=setup.request.seed + number,
                         tools=added,
+                        guide=Guide(number, journal, self._instructions.load),
                     )
                     await work(place, evidence, choose_harness(begun.harness))
                 beside.cancel_scope.cancel()

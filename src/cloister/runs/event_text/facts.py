@@ -117,7 +117,23 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
         yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
-def tools(body: e.ToolsOffered) -> Iterator[Line]:
+Told = e.ToolsOffered | e.InstructionsGiven
+
+
+def told(body: Told) -> Iterator[Line]:
+    """What the model of an attempt is given beside its task."""
+    match body:
+        case e.ToolsOffered():
+            yield from _tools(body)
+        case e.InstructionsGiven():
+            where = one_line(body.folder or ", ".join(body.globs), 100)
+            text = f"· {body.kind} from {one_line(body.path, 200)}"
+            yield Line(f"{text} for {where}" if where else text, "dim")
+        case _:
+            assert_never(body)
+
+
+def _tools(body: e.ToolsOffered) -> Iterator[Line]:
     """The tools that were added to an attempt, and those that could not be."""
     if body.tools:
         names = one_line(", ".join(tool.name for tool in body.tools), 200)

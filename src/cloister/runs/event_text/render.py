@@ -33,7 +33,6 @@ _Beginning = (
     | e.InterruptRequested
     | e.BaseFixed
     | e.EnvironmentPrepared
-    | e.ToolsOffered
     | e.SandboxOpened
     | e.SandboxClosed
     | e.ChecksChosen
@@ -189,6 +188,8 @@ class Renderer:
         elif isinstance(body, _Branching):
             self._inherited += isinstance(body, e.Inherited)
             yield from facts.lines(body, self._inherited)
+        elif isinstance(body, facts.Told):
+            yield from facts.told(body)
         elif isinstance(body, search.Searching):
             of = None if isinstance(body, e.FaultLocalised) else body.attempt
             yield from search.searching(body, "" if of is None else self._mark(of), self._width)
@@ -207,8 +208,6 @@ class Renderer:
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.EnvironmentPrepared():
                 yield from facts.environment(body, self._width)
-            case e.ToolsOffered():
-                yield from facts.tools(body)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None

@@ -152,6 +152,7 @@ class Conversation:
         self._adviser = Adviser(place.models, place.journal, place.attempt)
         self._computer = place.computer
         self._specs = place.tools.specs
+        self._guide = place.guide
         self._base = base
         self._context: Context | None = None
         self._tokens = 0
@@ -196,6 +197,8 @@ class Conversation:
 
     async def ask(self, step: int, follow: Follow) -> ModelReplied | Failure:
         """Ask for one step, with a request that fits the window."""
+        if self._guide is not None:
+            await self._guide.give()
         if step == 1:
             await self._plan()
         tries = 0
