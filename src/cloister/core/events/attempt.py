@@ -371,7 +371,7 @@ class ToolsOffered(EventBody, frozen=True):
     """One sentence for each declaration or server that could not be used."""
 
 
-# What the model is told beside its task.
+# What the model reads beside its task.
 
 
 InstructionKind = Literal["instructions", "rules", "notes"]
