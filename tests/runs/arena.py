@@ -24,9 +24,8 @@ from cloister.core.events import (
     RunClaimed,
 )
 from cloister.core.ids import RunId
-from cloister.core.knowledge import Knowledge
 from cloister.core.model_config import ModelRoutes
-from cloister.core.requests import Budget, NewRun, Patience, Quota
+from cloister.core.requests import Budget, Knowledge, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway
 from cloister.forge import Forges, workspace
 from cloister.forge.host import LocalRepositories

@@ -14,7 +14,6 @@ from cloister.app import default_data_dir
 from cloister.app.triggers.entries import HookTrigger, SlackTrigger, TriggerEntry, check_triggers
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import UserError, describe
-from cloister.core.knowledge import Knowledge, check_knowledge
 from cloister.core.model_config import ModelRoutes, check_routes
 from cloister.core.requests import (
     Budget,
@@ -22,12 +21,14 @@ from cloister.core.requests import (
     DeclaredTool,
     DoorBounds,
     ForgeEntry,
+    Knowledge,
     Patience,
     PoolWish,
     Quota,
     Retention,
     SavePointLimits,
     check_budget,
+    check_knowledge,
 )
 
 Secret = str

@@ -16,9 +16,8 @@ from cloister.core.budget import BudgetTree
 from cloister.core.errors import disk_full
 from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
-from cloister.core.knowledge import Knowledge
 from cloister.core.log import Journal
-from cloister.core.requests import NewRun, Patience, Quota
+from cloister.core.requests import Knowledge, NewRun, Patience, Quota
 from cloister.egress.factory import Doorway, Through
 from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint

@@ -26,8 +26,7 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.ids import RunId
-from cloister.core.knowledge import Knowledge
-from cloister.core.requests import ToolCall, Usage
+from cloister.core.requests import Knowledge, ToolCall, Usage
 from cloister.forge.plain_git import PlainGit
 from cloister.testing.samples import SampleRepo
 

@@ -8,6 +8,9 @@ import posixpath
 import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
 
 from cloister.agent.knowledge.front_matter import split, text_of, words_of
 from cloister.core.computer import WORK_DIR
@@ -21,7 +24,8 @@ from cloister.core.events import (
 )
 from cloister.core.log import Journal, effective
 from cloister.core.requests import ToolCall
-from cloister.core.text import bounded, inert, one_line
+from cloister.core.text import bounded, decode, inert, one_line
+from cloister.forge.read import chosen_files
 from cloister.policy.pattern import path_matches
 
 NAMES = ("AGENTS.md", "CLAUDE.md")
@@ -261,3 +265,23 @@ class Guide:
                     self.attempt, one.path, one.digest, one.text, one.folder, one.globs, one.kind
                 )
             )
+
+
+class Instructions:
+    """The instructions of one commit, read once."""
+
+    def __init__(self, bare: Path, commit: str, *, wanted: bool = True) -> None:
+        self._bare = bare
+        self._commit = commit
+        self._found: tuple[Instruction, ...] | None = None if wanted else ()
+        self._reading = anyio.Lock()
+
+    async def load(self) -> tuple[Instruction, ...]:
+        """Raises as git does: a repository that cannot be read ends the attempt anyway."""
+        async with self._reading:
+            if self._found is None:
+                files = await chosen_files(self._bare, self._commit, is_instruction, most=MOST_FILES)
+                self._found = instructions(
+                    {path: (blob.oid, decode(data)) for path, (blob, data) in files.items()}
+                )
+        return self._found

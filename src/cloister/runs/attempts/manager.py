@@ -12,8 +12,7 @@ from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.evidence.permission import Permission
 from cloister.agent.harnesses.api import Workplace
-from cloister.agent.knowledge.instructions import Guide
-from cloister.agent.knowledge.repository import Instructions
+from cloister.agent.knowledge.instructions import Guide, Instructions
 from cloister.agent.progress import progress
 from cloister.agent.roles import Adviser, review
 from cloister.agent.tools.toolset import ToolPlace, open_tools
