@@ -43,6 +43,8 @@ class Caller:
     """SHA-256 of the token that the caller sent; empty for a login and for a command without a server."""
     login: str = ""
     """The id of the login whose cookie the caller sent."""
+    sandbox: str = ""
+    """The only sandbox that the caller's token reaches, and only its inside; empty for everyone else."""
 
     def must_be(self, role: Role) -> None:
         """Raises `UserError`: `denied` without at least `role`, `unauthorized` once the token is removed."""

@@ -317,6 +317,10 @@ class AsyncSandbox:
 
         self.info = await self.client.verbs.sandboxes.change(self.id, _record(SandboxChange, **what))
 
+    async def token(self) -> str:
+        """A token that reaches the inside of this sandbox only, and ends with it."""
+        return (await self.client.verbs.sandboxes.token(self.id)).token
+
     async def metrics(self) -> SandboxMetrics:
         """What it uses, and the ports that programs inside listen on."""
         return await self.client.verbs.sandboxes.metrics(self.id)

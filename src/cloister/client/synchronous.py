@@ -276,6 +276,10 @@ class Sandbox:
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
         wait(partial(self.asynchronous.set_metadata, metadata))
 
+    def token(self) -> str:
+        """A token that reaches the inside of this sandbox only, and ends with it."""
+        return wait(self.asynchronous.token)
+
     def metrics(self) -> SandboxMetrics:
         """What it uses, and the ports that programs inside listen on."""
         return wait(self.asynchronous.metrics)

@@ -284,7 +284,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         openapi_config=None,
         logging_config=None,
     )
-    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir), logins)
+    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir), logins, app.sandboxes)
     file = app.settings.file
     inner = guarded(with_ports(web, app), web, callers, file.hosts if names is None else names)
     return behind(audited(inner, web, app.backbone), file.proxies)

@@ -7,7 +7,7 @@ import secrets
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 import msgspec
@@ -20,13 +20,19 @@ from cloister.app.tokens import RANK, Caller, Tokens, always, digest
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server.errors import Problem, problem
-from cloister.server.port_headers import has_own_name
+from cloister.server.port_headers import address, has_own_name
+
+if TYPE_CHECKING:
+    from cloister.app.workbench.sandboxes import Sandboxes
 
 
 class Callers:
     """The holders of tokens, of the data directory's own and of named ones, and their browsers' logins."""
 
-    def __init__(self, token: str, user: str, tokens: Tokens, logins: Logins) -> None:
+    def __init__(
+        self, token: str, user: str, tokens: Tokens, logins: Logins, sandboxes: "Sandboxes | None" = None
+    ) -> None:
+        self._sandboxes = sandboxes
         self._secret = token.encode("ascii")
         self._digest = digest(self._secret)
         self._user = user
@@ -39,8 +45,13 @@ class Callers:
             return Caller(self._user, "admin", token=self._digest)
         found = self._tokens.find(given)
         if found is None:
-            return None
+            return self._inside(given)
         return Caller(found.name, found.role, lambda: found in self._tokens.all(), found.sha256)
+
+    def _inside(self, given: bytes) -> Caller | None:
+        """The holder of a sandbox's own token."""
+        found = self._sandboxes.holder(given) if self._sandboxes is not None else None
+        return found if found is not None and found.holds() else None
 
     def logged_in(self, cookie: bytes) -> Caller | None:
         """The person of a browser's login, with the role that its token has now."""
@@ -102,6 +113,7 @@ SUBPROTOCOL = "cloister"
 _READING = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 
+_SANDBOXES = "/v1/sandboxes/"
 OPEN_PATH = "/v1/health"
 OPEN_PATHS = frozenset({OPEN_PATH, "/healthz", "/readyz"})
 _LOOPBACK = re.compile(rb"^(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?$")
@@ -179,10 +191,23 @@ def refuse(
         return _ENDED if given and not _given_token(scope, headers) else _UNAUTHORIZED
     # Also for the audit of a refused call.
     scope["user"] = caller
+    if caller.sandbox and not _stays_inside(caller, scope, host, web):
+        return 403, Problem("denied", f"This token reaches the inside of {caller.sandbox} only.")
     # A host name of its own leads to a port inside a sandbox.
     if not may(caller.role, {} if has_own_name(host) else route_of(web, scope)):
         return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
     return None
+
+
+def _stays_inside(caller: Caller, scope: Scope, host: bytes, web: Litestar) -> bool:
+    """Whether a sandbox's own token is used for its inside. The verbs check that again."""
+    raw = scope["raw_path"] or scope["path"].encode()
+    if (where := address(host, scope["path"], raw, b"")) is not None:
+        return where.sandbox == caller.sandbox
+    named = scope["path"].startswith(_SANDBOXES)
+    if named and scope["path"].removeprefix(_SANDBOXES).partition("/")[0] != caller.sandbox:
+        return False
+    return route_of(web, scope).get("inside") is True
 
 
 def _too_many(scope: Scope, served: int) -> Refusal | None:

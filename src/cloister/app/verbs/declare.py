@@ -60,6 +60,17 @@ def needs(
     return mark
 
 
+def inside(verb: Verb) -> Verb:
+    """Mark a verb that a sandbox's own token may use, for that sandbox: its first argument."""
+    verb.__dict__["inside"] = True
+    return verb
+
+
+def is_inside(verb: Callable[..., object]) -> bool:
+    """Whether `inside` marks a verb."""
+    return bool(verb.__dict__.get("inside"))
+
+
 def route_of(verb: Callable[..., object]) -> Route | None:
     """The request that a verb declares."""
     return cast("Route | None", verb.__dict__.get("route"))

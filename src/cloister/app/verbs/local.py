@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from cloister.app.tokens import Caller
-from cloister.app.verbs.declare import role_of
-from cloister.core.errors import HostError
+from cloister.app.verbs.declare import is_inside, role_of
+from cloister.core.errors import HostError, UserError
 from cloister.core.system import in_thread
 from cloister.log.sqlite.reader import AuditReader, LogReader
 from cloister.sandbox.liveness import Owners
@@ -243,11 +243,15 @@ def checked(interface: type) -> Callable[[Kind], Kind]:
 
 
 def _checked(verb: Callable[..., Any], declared: Callable[..., object]) -> Callable[..., Any]:
-    role = role_of(declared)
+    role, within = role_of(declared), is_inside(declared)
 
     @wraps(verb)
     def check(self: Group, *args: Any, **more: Any) -> Any:
         self.caller.must_be(role)
+        if (own := self.caller.sandbox) and not (
+            within and own == (args[0] if args else more.get("sandbox"))
+        ):
+            raise UserError("denied", f"This token reaches the inside of {own} only.")
         return verb(self, *args, **more)
 
     return check

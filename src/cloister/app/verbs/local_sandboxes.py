@@ -27,6 +27,7 @@ from cloister.app.verbs.records import (
     NewSandbox,
     Piece,
     SandboxChange,
+    SandboxToken,
 )
 from cloister.app.workbench.commands import Skipped
 from cloister.app.workbench.metrics import measured
@@ -143,6 +144,11 @@ class LocalSandboxes(_InSandboxes):
 
     async def metrics(self, sandbox: str) -> SandboxMetrics:
         return await measured(self._sandbox(sandbox))
+
+    async def token(self, sandbox: str) -> SandboxToken:
+        info, secret = self._app(sandbox).sandboxes.issue(sandbox, self.caller)
+        await self._note("SandboxTokenMade", sandbox=info.id)
+        return SandboxToken(info.id, secret)
 
     async def resolve(self, name: str) -> SandboxInfo:
         return find_sandbox(name, await self.list())

@@ -141,6 +141,13 @@ class SandboxChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """In place of all that it had."""
 
 
+class SandboxToken(msgspec.Struct, frozen=True):
+    """A token for the inside of one sandbox; its secret is shown only here."""
+
+    sandbox: SandboxId
+    token: str
+
+
 class Exec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command: `argv`, or `command` for a line that bash runs; exactly one of them."""
 

@@ -1,22 +1,28 @@
 """Sandboxes that outlive the request that made them; a task holds each one open."""
 
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from hashlib import sha256
 
 import anyio
 import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
+from cloister.app.tokens import Caller
 from cloister.core import limits
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.ids import SandboxId
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
 
 logger = logging.getLogger(__name__)
+
+TOKENS = 1_000
+"""Tokens of one sandbox."""
 
 Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
@@ -28,6 +34,8 @@ class _Live:
     metadata: dict[str, str]
     clock: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     """Ends its time to live."""
+    tokens: dict[str, Caller] = field(default_factory=dict[str, Caller])
+    """SHA-256 of each token for its inside → who made it."""
     closing: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
 
@@ -124,6 +132,26 @@ class Sandboxes:
         if metadata is not None:
             live.metadata = dict(metadata)
         return live.info
+
+    def issue(self, sandbox: str, who: Caller) -> tuple[SandboxInfo, str]:
+        """Make a token for its inside and return the secret, which is not kept. Raises `UserError` (`too_many_tokens`)."""
+        live = self._find(sandbox)
+        if len(live.tokens) >= TOKENS:
+            raise UserError(
+                "too_many_tokens", f"A sandbox has {TOKENS} tokens at most: use one of them again."
+            )
+        secret = secrets.token_urlsafe(32)
+        live.tokens[sha256(secret.encode()).hexdigest()] = who
+        return live.info, secret
+
+    def holder(self, secret: bytes) -> Caller | None:
+        """Who comes with the token of a living sandbox: its maker, inside that sandbox, as long as both are valid."""
+        given = sha256(secret).hexdigest()
+        found = next((live for live in self._live.values() if given in live.tokens), None)
+        if found is None:
+            return None
+        own, maker = found.sandbox.info.id, found.tokens[given]
+        return replace(maker, sandbox=own, holds=lambda: own in self._live and maker.holds())
 
     async def close(self, sandbox: str) -> None:
         """Destroy it; all its resources are freed when this returns."""

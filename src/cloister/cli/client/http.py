@@ -319,7 +319,7 @@ _RECORDS = {
     name: module
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
-        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict TokenInfo",
+        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.computer": "Entry",

@@ -9,7 +9,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
 from cloister.app.verbs.api import SandboxVerbs, SnapshotVerbs
-from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox, SandboxChange
+from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox, SandboxChange, SandboxToken
 from cloister.app.workbench.metrics import SandboxMetrics
 from cloister.core import limits
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
@@ -81,6 +81,14 @@ async def change_sandbox(sandbox: SandboxName, data: JSONBody[SandboxChange], ve
 @get("/v1/sandboxes/{sandbox:str}/metrics", **of(SandboxVerbs.metrics, "What it uses", "getMetrics"))
 async def get_metrics(sandbox: SandboxName, verbs: Given) -> SandboxMetrics:
     return await verbs.sandboxes.metrics(sandbox)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/token",
+    **of(SandboxVerbs.token, "A token for the inside of this sandbox", "newSandboxToken", 201),
+)
+async def new_sandbox_token(sandbox: SandboxName, verbs: Given) -> SandboxToken:
+    return await verbs.sandboxes.token(sandbox)
 
 
 @delete("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.destroy, "Destroy a sandbox", "deleteSandbox"))

@@ -400,7 +400,7 @@ async def unknown_sandboxes_and_snapshots_are_named_as_such(rig: Rig) -> None:
         (
             "sandboxes",
             (
-                *("get", "resolve", "change", "metrics", "fork", "destroy", "exec", "execute"),
+                *("get", "resolve", "change", "metrics", "token", "fork", "destroy", "exec", "execute"),
                 *("process", "start", "commands", "dial"),
             ),
         ),

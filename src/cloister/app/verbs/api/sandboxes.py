@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from cloister.app.verbs.declare import BUILD_SECONDS, END_SECONDS, SLOW_SECONDS, needs, no_report
+from cloister.app.verbs.declare import BUILD_SECONDS, END_SECONDS, SLOW_SECONDS, inside, needs, no_report
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NewCommand,
         NewSandbox,
         SandboxChange,
+        SandboxToken,
     )
     from cloister.app.workbench.commands import Skipped
     from cloister.app.workbench.metrics import SandboxMetrics
@@ -84,6 +85,7 @@ class SandboxVerbs(Protocol):
         """
         ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}")
     async def get(self, sandbox: str) -> SandboxInfo: ...
 
@@ -92,9 +94,15 @@ class SandboxVerbs(Protocol):
         """Give it another time to live, from now on, or other metadata."""
         ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}/metrics")
     async def metrics(self, sandbox: str) -> SandboxMetrics:
         """What it uses, and the ports that programs inside listen on."""
+        ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/token")
+    async def token(self, sandbox: str) -> SandboxToken:
+        """A token that reaches the inside of this sandbox only: commands, files and ports. It ends with the sandbox."""
         ...
 
     @needs("viewer")
@@ -113,42 +121,51 @@ class SandboxVerbs(Protocol):
         """The sandboxes that are kept warm."""
         ...
 
+    @inside
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         """Run a command to its end. Raises `UserError` (`bad_command`)."""
         ...
 
+    @inside
     async def execute(self, sandbox: str, program: Execute) -> Executed:
         """Run code to its end."""
         ...
 
+    @inside
     def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
         """A live command; leaving the block before its end kills it. Raises `UserError` (`bad_command`)."""
         ...
 
+    @inside
     @needs("admin", "POST sandboxes/{sandbox}/commands", body="command")
     async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
         """Start a background command."""
         ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}/commands")
     async def commands(self, sandbox: str) -> tuple[BackgroundCommand, ...]:
         """The background commands, also of a sandbox that is gone; the oldest first."""
         ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}/commands/{command}")
     async def output(self, sandbox: str, command: str, offset: int = 0) -> CommandOutput:
         """Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
 
+    @inside
     def attach(self, sandbox: str, command: str, offset: int = 0) -> AbstractAsyncContextManager[Attached]:
         """Follow and steer a background command. Raises `UserError` (`no_such_command`, `bad_offset`)."""
         ...
 
+    @inside
     @needs("admin", "DELETE sandboxes/{sandbox}/commands/{command}", seconds=END_SECONDS)
     async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
         """End a background command; its record stays."""
         ...
 
+    @inside
     def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:
         """A connection to a port of the loopback inside. Raises `UserError` (`no_such_port`, …)."""
         ...
@@ -157,34 +174,44 @@ class SandboxVerbs(Protocol):
 class FileVerbs(Protocol):
     """Files inside a sandbox; paths are absolute or relative to the work directory. See `Computer` for errors."""
 
+    @inside
     def read(
         self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]: ...
 
+    @inside
     def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
         """The file is replaced when the block ends well. Raises `UserError` (`bad_mode`), and as `Computer.write`."""
         ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}/files/list")
     async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]: ...
 
+    @inside
     @needs("admin", "GET sandboxes/{sandbox}/files/stat")
     async def stat(self, sandbox: str, path: str) -> Entry: ...
 
+    @inside
     @needs("admin", "POST sandboxes/{sandbox}/files/move")
     async def move(self, sandbox: str, path: str, to: str) -> None: ...
 
+    @inside
     @needs("admin", "POST sandboxes/{sandbox}/files/remove")
     async def remove(self, sandbox: str, path: str, *, recursive: bool = False) -> None: ...
 
+    @inside
     async def mkdir(self, sandbox: str, path: str, *, mode: int = 0o755) -> None: ...
 
+    @inside
     def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
         """A directory as a tar archive."""
         ...
 
+    @inside
     def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
         """Unpack a tar archive into a directory."""
         ...
 
+    @inside
     def watch(self, sandbox: str, path: str = ".") -> AbstractAsyncContextManager[AsyncIterator[Change]]: ...

@@ -1,4 +1,4 @@
-"""`cloister sandbox set` and `metrics`: another time to live or other metadata, and what a sandbox uses."""
+"""`cloister sandbox set`, `metrics` and `token`: other settings of a sandbox, what it uses, a token for its inside."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +11,7 @@ from cloister.core.errors import UserError, describe
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
+    from cloister.app.verbs.records import SandboxToken
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.sandbox.api import SandboxInfo
 
@@ -76,6 +77,16 @@ def metrics(ctx: typer.Context, sandbox: SandboxName, as_json: AsJson = False) -
     put(f"memory  {_of(found.memory_bytes, found.memory_limit_bytes)}")
     put(f"disk    {disk}")
     put(f"ports   {', '.join(map(str, found.ports)) or 'none'}")
+
+
+def token(ctx: typer.Context, sandbox: SandboxName, as_json: AsJson = False) -> None:
+    """Print a token that reaches the inside of this sandbox only: commands, files and ports. It ends with the sandbox."""
+
+    async def work(verbs: "Verbs") -> "SandboxToken":
+        return await verbs.sandboxes.token((await verbs.sandboxes.resolve(sandbox)).id)
+
+    made = perform(ctx, work)
+    put_json(made) if as_json else put(made.token)
 
 
 def _of(used: int, limit: int) -> str:

@@ -169,6 +169,7 @@ def rm(ctx: typer.Context, sandbox: SandboxName) -> None:
 
 app.command("set")(change.change)
 app.command("metrics")(change.metrics)
+app.command("token")(change.token)
 app.command("commands")(detached.commands)
 app.command("attach")(detached.attach)
 app.command("kill")(detached.kill)
