@@ -22,6 +22,7 @@ from cloister.core.requests import (
     DoorBounds,
     ForgeEntry,
     Knowledge,
+    McpServer,
     Patience,
     PoolWish,
     Quota,
@@ -140,6 +141,10 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Secrets that the door adds to requests, one `[[credential]]` table each."""
     tool: dict[str, DeclaredTool] = {}
     """Tools of the model in every run, one `[tool.NAME]` table each."""
+    mcp: dict[str, McpServer] = {}
+    """MCP servers of every run, one `[mcp.NAME]` table each."""
+    mcp_json: bool = False
+    """Whether the servers of a repository's `.mcp.json` are used."""
     forge: tuple[ForgeEntry, ...] = ()
     """Forges that get pull requests, one `[[forge]]` table each."""
     trigger: tuple[TriggerEntry, ...] = ()

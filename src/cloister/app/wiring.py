@@ -13,8 +13,11 @@ import anyio
 import msgspec
 
 from cloister.agent.budget.purse import NoLedger
+from cloister.agent.taint import Provenance
 from cloister.agent.tools.declared import DeclaredTools
 from cloister.agent.tools.functions import function_tools
+from cloister.agent.tools.mcp.servers import McpTools, OpenWay, way_name
+from cloister.agent.tools.toolset import ToolPlace, ToolSource
 from cloister.app.config import (
     calls_models,
     harness_for,
@@ -69,6 +72,7 @@ from cloister.sandbox.store.api import Shortage
 from cloister.sandbox.templates.catalog import Templates
 
 if TYPE_CHECKING:
+    from cloister.agent.tools.mcp.door import Way
     from cloister.app.triggers.hooks import Hooks
 
 LAST_HEAD_SECONDS = 3.0
@@ -331,7 +335,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         author=Author(settings.file.author, _signing_key(settings)),
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
-        tools=(DeclaredTools(settings.file.tool, str(settings.config_path)), function_tools),
+        tools=_tool_sources(settings, doorway),
         knowledge=settings.file.knowledge,
         rules=rule_files(settings),
         policy=host_policy(settings),
@@ -347,6 +351,30 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         left_out=lambda new: skipped(access, "code", job_of(new)) if calls_models(access, new) else {},
         audit_head=HeadFile(settings.log_path).read,
     )
+
+
+def mcp_ways(doorway: Doorway) -> OpenWay:
+    """Opens proxies for clients of MCP servers: the rules of the run decide, and its log has every connection."""
+
+    async def way(place: ToolPlace, server: str) -> "Way":
+        from cloister.agent.tools.mcp.door import Way  # loads the SDK
+
+        async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+            await place.journal.append(body)
+
+        read = Provenance(None, place.journal)
+        outfit = doorway.outfit(place.policy, record, untrusted=lambda: read.untrusted)
+        await outfit.env()
+        return Way(partial(outfit.serve, SandboxId(way_name(server))), lambda: outfit.authority)
+
+    return way
+
+
+def _tool_sources(settings: Settings, doorway: Doorway) -> tuple[ToolSource, ...]:
+    """What adds tools to each attempt."""
+    file, source = settings.file, str(settings.config_path)
+    servers = McpTools(file.mcp, source, mcp_ways(doorway), file.mcp_json)
+    return DeclaredTools(file.tool, source), function_tools, servers
 
 
 def _overview(backbone: Backbone, sandboxes: Sandboxes, supervisor: Supervisor) -> Overview:

@@ -10,6 +10,7 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.diagnosis import CheckKind
+from cloister.core.requests import McpServer
 from cloister.core.text import one_line
 
 FILES = (".cloister.toml", ".cloister/config.toml")
@@ -60,6 +61,8 @@ class RepositorySettings(msgspec.Struct, frozen=True):
     """Patterns of ignored files that save points keep."""
     lfs: tuple[str, ...] = ()
     """Patterns of the files whose content is fetched from LFS; the others stay pointers."""
+    mcp: dict[str, McpServer] = {}
+    """MCP servers that run in the sandbox, or at an address that the rules allow."""
     files: dict[str, str] = {}
     """Key → the file that sets it."""
     problems: tuple[str, ...] = ()
@@ -80,6 +83,7 @@ class _Written(msgspec.Struct, frozen=True):
     template: str | None = None
     keep: list[str] = []
     lfs: bool | list[str] = False
+    mcp: dict[str, McpServer] = {}
 
 
 _FORMS = {
@@ -90,6 +94,7 @@ _FORMS = {
     "env": 'a table, such as {DEBUG = "1"}',
     "template": 'a name, such as "default"',
     "keep": 'a list of patterns of ignored files, such as [".env.test", "build/cache/**"]',
+    "mcp": 'tables, such as {docs = {command = ["docs-server"]}}',
     "lfs": 'true, or a list of patterns, such as ["assets/**"]',
 }
 
@@ -175,6 +180,7 @@ def _settings(written: _Written, files: dict[str, str], problems: list[str]) -> 
         template=template,
         keep=tuple([one for one in _patterns(written.keep) if _inside(one)]),
         lfs=_patterns(written.lfs),
+        mcp=written.mcp,
         files=files,
         problems=tuple((*problems, *(one_line(one, 100) for one in bad))[:_ENTRIES]),
     )

@@ -142,6 +142,27 @@ class DeclaredTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether its output is text from outside. None: on the host it is, in the sandbox not."""
 
 
+class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An MCP server whose tools a run has: an `[mcp.NAME]` table of the configuration file or the repository's settings."""
+
+    command: Annotated[tuple[str, ...], msgspec.Meta(max_length=100)] = ()
+    """The program of a server on stdio and its arguments."""
+    url: Annotated[str, msgspec.Meta(max_length=2_000)] = ""
+    """The address of a server that speaks streamable HTTP."""
+    where: Literal["sandbox", "host"] = "sandbox"
+    """Where the program runs."""
+    env: dict[str, str] = {}
+    """Variables of the program."""
+    tools: tuple[str, ...] = ()
+    """The tools that are offered; none named: all."""
+    grant: Literal["allow", "ask"] | None = None
+    """What holds where no rule speaks of its tools. None: allow in the sandbox, deny elsewhere."""
+    seconds: Annotated[float, msgspec.Meta(gt=0, le=1_800)] = 60.0
+    """Limit of one call."""
+    start_seconds: Annotated[float, msgspec.Meta(gt=0, le=600)] = 60.0
+    """Limit of its start."""
+
+
 ForgeKind = Literal["github", "gitlab", "gitea", "bitbucket", "pagure"]
 
 
