@@ -48,6 +48,7 @@ COMMANDS = {
     "token": "operate.token:app",
     "trigger": "operate.trigger:app",
     "webhook": "operate.webhook:app",
+    "compat": "operate.compat:app",
     "serve": "operate.serve:serve",
     "open": "operate.serve:open_page",
     "doctor": "doctor:doctor",

@@ -53,6 +53,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "audit": "the signed record",
         "trigger": "what starts runs",
         "webhook": "notices about runs",
+        "compat": "clients of other services",
         "gc": "remove what is old",
     },
 }

@@ -23,6 +23,8 @@ from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
 from cloister.server.auth import OPEN_PATH, OPEN_PATHS, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
+from cloister.server.compat.e2b import control, filesystem
+from cloister.server.compat.e2b import process as e2b_process
 from cloister.server.errors import Problem, respond
 from cloister.server.ports import with_ports
 from cloister.server.public import behind
@@ -123,6 +125,7 @@ HTTP_ROUTES = (
     machine,
     *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)),
 )
+COMPAT_ROUTES = (*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES)
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
 
 
@@ -265,7 +268,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         return partial(login.admit, logins, app.backbone)
 
     web = Litestar(
-        (*HTTP_ROUTES, openapi_json, *pages.page_routes(pages.page_dir()), *SOCKET_ROUTES),
+        (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, *pages.page_routes(pages.page_dir()), *SOCKET_ROUTES),
         dependencies={
             "verbs": Provide(the_verbs, sync_to_thread=False),
             "sockets": Provide(the_sockets, sync_to_thread=False),
@@ -276,6 +279,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
             "hooks": Provide(the_hooks, sync_to_thread=False),
             "admit": Provide(the_admit, sync_to_thread=False),
         },
+        state=State({"watchers": filesystem.Watchers()}),
         before_send=[_list_methods],
         exception_handlers={Exception: respond},
         request_class=StrictRequest,

@@ -15,6 +15,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from cloister.core.errors import CloisterError
 from cloister.log.audit.details import Detail
 from cloister.server.auth import OPEN_PATHS, caller_of, route_of
+from cloister.server.compat import without_secret
 from cloister.server.port_headers import address
 
 ROUTE_CHARS = 300
@@ -73,7 +74,7 @@ class _Entries:
     async def _enter(self, scope: Scope, status: int | None) -> None:
         is_socket = scope["type"] == "websocket"
         method = "WS" if is_socket else cast(str, scope["method"])  # type: ignore[typeddict-item]
-        detail: dict[str, object] = {"method": method, "route": scope["path"][:ROUTE_CHARS]}
+        detail: dict[str, object] = {"method": method, "route": without_secret(scope["path"])[:ROUTE_CHARS]}
         client = scope["client"]
         if client is not None and not client[0].startswith("127."):
             detail["from"] = client[0]

@@ -19,6 +19,7 @@ from cloister.app.logins import Login, Logins
 from cloister.app.tokens import RANK, Caller, Tokens, always, digest
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
+from cloister.server import compat
 from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import address, has_own_name
 
@@ -307,7 +308,9 @@ def _from_own_page(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bool
 
 
 def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    given = b""
+    headers = tuple(headers)
+    if given := compat.token_of(scope["path"], headers):
+        return given
     value = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, rest = value.partition(b" ")
     if scheme.lower() == b"bearer":
@@ -322,7 +325,8 @@ def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
 async def answer(scope: Scope, send: Send, refusal: Refusal) -> None:
     """Refuse an HTTP request, or a WebSocket before it is accepted, with the same body."""
     status, body = refusal
-    data = msgspec.json.encode(body)
+    status, shape = compat.in_shape(scope["path"], status, body.code, body.message) or (status, body)
+    data = msgspec.json.encode(shape)
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(data)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))

@@ -19,6 +19,7 @@ from cloister.core.errors import (
     sole,
 )
 from cloister.core.text import bounded
+from cloister.server.compat import in_shape
 
 logger = logging.getLogger(__name__)
 
@@ -79,12 +80,15 @@ def problem(error: BaseException) -> tuple[int, Problem]:
             return 500, Problem("bug", "Something unexpected happened: the server's log has the details.")
 
 
-def respond(_request: Request[Any, Any, Any], error: Exception) -> Response[Problem]:
+def respond(request: Request[Any, Any, Any], error: Exception) -> Response[Any]:
     """`problem` as an exception handler of Litestar."""
     status, body = problem(error)
     headers = {}
     if isinstance(error, MethodNotAllowedException):
         headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    told = in_shape(request.scope["path"], status, body.code, body.message)
+    if told is not None:
+        return Response(told[1], status_code=told[0], headers=headers, media_type="application/json")
     return Response(body, status_code=status, headers=headers, media_type="application/json")
 
 

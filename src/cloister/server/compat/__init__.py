@@ -1,0 +1,80 @@
+"""The wires of other services' clients, each below its own base path and translated to our verbs.
+
+What all of them share is here: where their clients put the token, and the shapes of their errors. Pure.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterable
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+E2B, PANDASTACK, MODBOX = "/compat/e2b", "/compat/pandastack", "/compat/modbox"
+BOX = MODBOX + "/box/"
+"""Before the secret in the address of a sandbox."""
+
+_INSIDE = ("/files", "/health", "/execute", "/contexts", "/process.Process/", "/filesystem.Filesystem/")
+_RPC = ("/process.Process/", "/filesystem.Filesystem/")
+_E2B_KEYS = (b"x-access-token", b"x-api-key", b"e2b-traffic-access-token")
+
+CODES = {
+    400: "invalid_argument",
+    401: "unauthenticated",
+    403: "permission_denied",
+    404: "not_found",
+    408: "deadline_exceeded",
+    409: "already_exists",
+    410: "unavailable",
+    413: "resource_exhausted",
+    421: "permission_denied",
+    429: "resource_exhausted",
+    501: "unimplemented",
+    502: "unavailable",
+    503: "unavailable",
+    504: "deadline_exceeded",
+}
+"""Status → code of the Connect protocol."""
+
+
+def token_of(path: str, headers: Headers) -> bytes:
+    """The token that a client of another service sends elsewhere than in `Authorization: Bearer`; empty if none."""
+    if path.startswith(BOX):
+        return path.removeprefix(BOX).partition("/")[0].encode("latin-1", errors="replace")
+    if path.startswith(E2B + "/"):
+        given = dict(headers)
+        return next((given[name].strip() for name in _E2B_KEYS if name in given), b"")
+    return b""
+
+
+def without_secret(path: str) -> str:
+    """The path as logs may have it."""
+    if not path.startswith(BOX):
+        return path
+    return BOX + "…" + "".join(path.removeprefix(BOX).partition("/")[1:])
+
+
+def user_of(authorization: str | None) -> str:
+    """The user that a client of e2b names in `Authorization: Basic`; empty if none."""
+    scheme, _, rest = (authorization or "").partition(" ")
+    if scheme.lower() != "basic":
+        return ""
+    try:
+        return base64.b64decode(rest, validate=True).decode("utf-8").partition(":")[0]
+    except (binascii.Error, UnicodeDecodeError):
+        return ""
+
+
+def in_shape(path: str, status: int, code: str, message: str) -> tuple[int, dict[str, object]] | None:
+    """The status and body of a refusal as that service's clients read it; None for our own API."""
+    if path.startswith(E2B + "/"):
+        below = path.removeprefix(E2B)
+        if code in ("unauthorized", "no_such_sandbox", "sandbox_lost") and below.startswith(_INSIDE):
+            # The answer of its proxy to a sandbox that has ended, and to a wrong token, which tells no more.
+            gone = "The sandbox was not found: it has ended, or the access token is not its own."
+            return 502, {"code": 502, "message": gone}
+        if below.startswith(_RPC):
+            return status, {"code": CODES.get(status, "internal"), "message": message}
+        return status, {"code": status, "message": message}
+    if path.startswith((PANDASTACK + "/", MODBOX + "/")):
+        return status, {"error": message, "code": code}
+    return None

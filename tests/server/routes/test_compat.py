@@ -1,0 +1,226 @@
+"""The wires of other services against hostile or broken clients. That they work is in tests/whole/clients."""
+
+import base64
+import json
+import struct
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from tests.server.conftest import Served
+
+from cloister.app.settings import Settings, read_settings
+from cloister.app.tokens import Tokens
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def settings(data_dir: Path) -> Settings:
+    return read_settings({"USER": "tester"}, data_dir)
+
+
+@dataclass
+class E2b:
+    served: Served
+    sandbox: str
+    token: str
+
+    def headers(self, **more: str) -> dict[str, str]:
+        return {
+            "X-Access-Token": self.token,
+            "E2b-Sandbox-Id": self.sandbox,
+            "Content-Type": "application/connect+json",
+        } | {name.replace("_", "-"): value for name, value in more.items()}
+
+
+@pytest.fixture
+async def stranger(served: Served) -> AsyncIterator[httpx.AsyncClient]:
+    """A client that sends no token of its own."""
+    async with httpx.AsyncClient(base_url=served.client.base_url, trust_env=False, timeout=60) as client:
+        yield client
+
+
+async def made(served: Served, stranger: httpx.AsyncClient, **body: Any) -> E2b:
+    reply = await stranger.post(
+        "/compat/e2b/v2/sandboxes", json={"templateID": "base"} | body, headers={"X-API-KEY": served.token}
+    )
+    assert reply.status_code == 201, reply.text
+    return E2b(served, reply.json()["sandboxID"], reply.json()["envdAccessToken"])
+
+
+def frame(message: object) -> bytes:
+    data = json.dumps(message).encode()
+    return struct.pack(">BI", 0, len(data)) + data
+
+
+def frames(data: bytes) -> list[Any]:
+    found: list[Any] = []
+    while data:
+        (size,) = struct.unpack(">I", data[1:5])
+        found.append(json.loads(data[5 : 5 + size]))
+        data = data[5 + size :]
+    return found
+
+
+START = "/compat/e2b/process.Process/Start"
+LIST = "/compat/e2b/filesystem.Filesystem/ListDir"
+
+
+async def test_the_token_of_a_sandbox_reaches_no_other_and_no_part_of_the_control_plane(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    one, other = await made(served, stranger), await made(served, stranger)
+    for headers in (one.headers(E2b_Sandbox_Id=other.sandbox), one.headers(X_Access_Token="wrong" * 8)):
+        for path in ("filesystem.Filesystem/ListDir", "filesystem.Filesystem/Remove", "process.Process/List"):
+            reply = await stranger.post(f"/compat/e2b/{path}", content=b'{"path":"/work"}', headers=headers)
+            assert reply.status_code in (403, 502), (path, reply.text)
+        ran = await stranger.post(START, content=frame({"process": {"cmd": "true"}}), headers=headers)
+        assert ran.status_code == 502 or frames(ran.content)[-1]["error"]["code"] == "permission_denied"
+        for method, at in (
+            ("GET", "files?path=/etc/passwd"),
+            ("POST", "files?path=/work/x"),
+            ("GET", "health"),
+        ):
+            assert (await stranger.request(method, f"/compat/e2b/{at}", headers=headers)).status_code in (
+                403,
+                502,
+            )
+    for method, at in (
+        ("GET", "v2/sandboxes"),
+        ("POST", "v2/sandboxes"),
+        ("GET", f"sandboxes/{other.sandbox}"),
+        ("DELETE", f"sandboxes/{one.sandbox}"),
+        ("POST", f"sandboxes/{one.sandbox}/fork"),
+        ("POST", f"sandboxes/{one.sandbox}/timeout"),
+        ("POST", f"v2/sandboxes/{one.sandbox}/connect"),
+        ("GET", "snapshots"),
+    ):
+        reply = await stranger.request(
+            method, f"/compat/e2b/{at}", headers={"X-API-KEY": one.token}, json={"timeout": 9}
+        )
+        assert (reply.status_code, reply.json()["code"]) == (403, 403), at
+    nothing = await stranger.get("/compat/e2b/v2/sandboxes")
+    assert (nothing.status_code, nothing.json()["code"]) == (401, 401)
+    elsewhere = await stranger.get("/v1/sandboxes", headers={"X-API-KEY": served.token})
+    assert elsewhere.status_code == 401, "the header counts below its own base path only"
+
+
+async def test_a_role_that_is_too_low_opens_nothing(
+    served: Served, stranger: httpx.AsyncClient, data_dir: Path
+) -> None:
+    viewer = {"X-API-KEY": Tokens(data_dir).add("vera", "viewer", "tester")}
+    assert (await stranger.get("/compat/e2b/v2/sandboxes", headers=viewer)).json() == []
+    reply = await stranger.post("/compat/e2b/v2/sandboxes", json={}, headers=viewer)
+    assert (reply.status_code, reply.json()["code"]) == (403, 403)
+    assert served.app.sandboxes.list() == ()
+
+
+async def test_broken_and_huge_messages_are_refused_at_once(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    box = await made(served, stranger)
+
+    async def endless() -> AsyncIterator[bytes]:
+        yield struct.pack(">BI", 0, 1_073_741_824)
+        while True:
+            yield b"x" * 65_536
+            await anyio.lowlevel.checkpoint()
+
+    with anyio.fail_after(60):
+        try:
+            reply = await stranger.post(START, content=endless(), headers=box.headers())
+            assert frames(reply.content)[-1]["error"]["code"] == "resource_exhausted"
+        except httpx.TransportError:
+            pass  # the connection was closed while it still sent
+        for content, code in (
+            (struct.pack(">BI", 0, 1_073_741_824), "resource_exhausted"),
+            (struct.pack(">BI", 1, 2) + b"{}", "invalid_argument"),
+            (b"", "invalid_argument"),
+            (b"\0\0", "invalid_argument"),
+            (struct.pack(">BI", 0, 100) + b"{}", "invalid_argument"),
+            (frame([]), "invalid_argument"),
+            (frame({"process": {"cmd": 7}}), "invalid_argument"),
+            (struct.pack(">BI", 0, 3) + b"\xff\xfe{", "invalid_argument"),
+            (struct.pack(">BI", 0, 100_000) + b"[" * 100_000, "invalid_argument"),
+            (frame({"process": {"cmd": ""}}), "invalid_argument"),
+        ):
+            reply = await stranger.post(START, content=content, headers=box.headers())
+            assert frames(reply.content)[-1]["error"]["code"] == code, content[:40]
+        for content in (b"x" * 2_000_000, b"[" * 100_000, b"\xff", b'{"path": 7}', b'{"path": ""}'):
+            reply = await stranger.post(LIST, content=content, headers=box.headers())
+            assert reply.status_code in (400, 413) and isinstance(reply.json()["code"], str)
+        assert (await stranger.get("/compat/e2b/health", headers=box.headers())).status_code == 204
+
+
+async def test_a_path_never_leaves_the_root_of_the_sandbox(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    box = await made(served, stranger)
+    assert (
+        await served.client.post(
+            f"/v1/sandboxes/{box.sandbox}/exec",
+            json={"command": "ln -s / /work/root; ln -s /etc/shadow /work/shadow"},
+        )
+    ).status_code == 200
+    for path in (
+        "../../../../etc/shadow",
+        "/work/../../etc/shadow",
+        "/work/shadow",
+        "/work/root/root/x",
+        "/proc/1/mem",
+    ):
+        reply = await stranger.get("/compat/e2b/files", params={"path": path}, headers=box.headers())
+        assert reply.status_code in (400, 403, 404), (path, reply.content[:100])
+    inside = await stranger.get(
+        "/compat/e2b/files", params={"path": "../../etc/passwd"}, headers=box.headers()
+    )
+    assert b"agent:x:" in inside.content, "the sandbox's own"
+    assert (await stranger.get("/compat/e2b/files", headers=box.headers())).status_code == 400
+
+
+async def test_a_client_that_leaves_does_not_end_its_command_and_the_command_is_found_again(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    box = await made(served, stranger)
+    line = "echo begun; until [ -e /tmp/go ]; do sleep 0.02; done; echo ended > /tmp/ended"
+    wish = frame({"process": {"cmd": "/bin/bash", "args": ["-c", line]}})
+    async with stranger.stream("POST", START, content=wish, headers=box.headers()) as reply:
+        async for data in reply.aiter_bytes():
+            if base64.b64encode(b"begun\n") in data:
+                break
+    listed = await stranger.post("/compat/e2b/process.Process/List", content=b"{}", headers=box.headers())
+    (one,) = listed.json()["processes"]
+    await served.client.put(f"/v1/sandboxes/{box.sandbox}/files", params={"path": "/tmp/go"})
+    again = frame({"process": {"pid": one["pid"]}})
+    reply = await stranger.post("/compat/e2b/process.Process/Connect", content=again, headers=box.headers())
+    found = frames(reply.content)
+    assert found[-1] == {} or found[-1]["error"]["code"] == "not_found", "it may have ended before"
+    with anyio.fail_after(60):
+        while (
+            await stranger.get("/compat/e2b/files?path=/tmp/ended", headers=box.headers())
+        ).status_code != 200:
+            await anyio.lowlevel.checkpoint()
+
+
+async def test_times_to_live_hold_and_the_audit_knows_who_did_what(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    box = await made(served, stranger, timeout=1)
+    with anyio.fail_after(60):
+        while served.app.sandboxes.list():
+            await anyio.lowlevel.checkpoint()
+    gone = await stranger.get("/compat/e2b/health", headers=box.headers())
+    assert (gone.status_code, "was not found" in gone.json()["message"]) == (502, True)
+    too_long = await stranger.post(
+        "/compat/e2b/v2/sandboxes", json={"timeout": 10_000_000}, headers={"X-API-KEY": served.token}
+    )
+    assert too_long.status_code == 400, too_long.text
+    entries = await served.app.backbone.audit(0, 10_000)
+    assert {"SandboxCreated", "SandboxTokenMade", "ApiCall"} <= {entry.kind for entry in entries}
+    assert all(entry.who == "tester" for entry in entries if entry.kind == "SandboxCreated")
+    assert box.token not in "".join(f"{entry.detail}" for entry in entries)
