@@ -77,7 +77,7 @@ static void setup(struct cursor *payload)
 }
 
 /* Another time to live, from now on. */
-static void live(struct cursor *payload)
+static void prolong(struct cursor *payload)
 {
     uint32_t ttl_seconds = take_u32(payload);
     take_nothing(payload);
@@ -128,7 +128,7 @@ static void frame(uint8_t type, uint32_t channel, struct cursor *payload)
     else if (held)
         die("a frame while held");
     else if (type == LIVE && channel == 0)
-        live(payload);
+        prolong(payload);
     else if (!ready || channel == 0)
         die("a frame before SETUP, or of no channel");
     else if (type == DIAL)
