@@ -1,7 +1,8 @@
 // The frame around every page: navigation, what runs and asks, and the way back in when the login has ended.
 
 import { useEffect, useState } from "preact/hooks";
-import { loggedOut, me } from "./api/client";
+import { get, loggedOut, logOut, me } from "./api/client";
+import type { LoginWays } from "./api/records";
 import { Icon, type IconName } from "./parts/icons";
 import { useKeys } from "./parts/keys";
 import { Command, Empty } from "./parts/notes";
@@ -84,7 +85,7 @@ export function App() {
             {place.title}
           </a>
         ))}
-        <span class="me">{me.value && `${shown(me.value.name)}, ${me.value.role}`}</span>
+        <Me />
       </nav>
       <main id="main" tabIndex={-1}>
         {page(path)}
@@ -117,12 +118,39 @@ function Live() {
   );
 }
 
+/** Who looks, and the way out. */
+function Me() {
+  if (!me.value) return <span class="me" />;
+  return (
+    <span class="me">
+      {shown(me.value.name)}, {me.value.role}{" "}
+      <button class="quiet" onClick={() => void logOut()}>
+        Log out
+      </button>
+    </span>
+  );
+}
+
 function LoggedOut() {
+  const [provider, setProvider] = useState<string | null>(null);
+  useEffect(() => {
+    get<LoginWays>("/v1/login").then(
+      (ways) => setProvider(ways.provider),
+      () => undefined,
+    );
+  }, []);
   return (
     <main class="logged-out">
       <h1>Cloister</h1>
       <p>{loggedOut.value}</p>
-      <p>This command prints an address that logs this browser in. It works once, within a minute.</p>
+      {provider && (
+        <p>
+          <a class="button primary" href={`/login/oidc?next=${encodeURIComponent(location.pathname + location.search)}`} target="_self">
+            Log in with {shown(provider)}
+          </a>
+        </p>
+      )}
+      <p>{provider ? "Or this" : "This"} command prints an address that logs this browser in. It works once, within a minute.</p>
       <Command text="cloister open" />
     </main>
   );

@@ -37,6 +37,10 @@ class Login(msgspec.Struct, frozen=True):
     """SHA-256 of the token that it came from; empty if a login provider named the person."""
     since: float
     until: float
+    provider: str = ""
+    """The issuer that named the person."""
+    groups: tuple[str, ...] = ()
+    """The person's groups there, as far as the settings know them."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -83,9 +87,10 @@ class Logins:
         self._file.change(use)
         return found[0]
 
-    def begin(self, name: str, role: Role) -> tuple[str, Login]:
+    def begin(self, name: str, role: Role, provider: str, groups: tuple[str, ...]) -> tuple[str, Login]:
         """The cookie and the login of a person whom a login provider named. Raises `UserError` (`too_many_logins`)."""
         made, cookie = self._new(name, role, "", LOGIN_SECONDS)
+        made = structs.replace(made, provider=provider, groups=groups)
 
         def add(file: _File) -> _File:
             return structs.replace(file, logins=_with(file.logins, made, self._now()))

@@ -27,6 +27,7 @@ from cloister.core.requests import (
     PoolWish,
     Quota,
     Retention,
+    Role,
     SavePointLimits,
     check_budget,
     check_knowledge,
@@ -94,6 +95,29 @@ class MailEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
     tls: Literal["starttls", "tls", "none"] = "starttls"
 
 
+class OidcEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[oidc]` table of the configuration file: where people log in."""
+
+    issuer: str
+    """The provider's address, exactly as its discovery document writes it."""
+    client_id: str
+    client_secret: str | None = None
+    """Where the secret is, as in a credential; None for a public client."""
+    groups: dict[str, Role] = {}
+    """Group → role on this server; the highest counts."""
+    groups_claim: str = "groups"
+    name_claim: str = "email"
+    """The claim that names a person, in the log and in projects."""
+    scopes: tuple[str, ...] = ("email", "profile")
+    """What is asked for beside `openid`."""
+    everyone: Role | None = None
+    """The role of those with none of these groups; None: only projects of theirs let them in."""
+    label: str = ""
+    """What the button calls the provider; empty: its host."""
+    ca: str | None = None
+    """Certificates of the authority that signed the provider's, in PEM, from the configuration file's directory."""
+
+
 class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`config.toml` in the data directory, or the file that `CLOISTER_CONFIG` names."""
 
@@ -158,6 +182,7 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     follow_seconds: float = 60.0
     """How often a server looks at open pull requests for comments and CI results; 0: never."""
     mail: MailEntry | None = None
+    oidc: OidcEntry | None = None
     private_webhooks: tuple[str, ...] = ()
     """Hosts, with `:PORT` if only that, that webhooks may call although their addresses are not public."""
     policy_file: str | None = None
@@ -268,6 +293,7 @@ def _out_of_range(found: FileSettings) -> str | None:
         check_budget(found.budget)
         or check_knowledge(found.knowledge)
         or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
+        or _oidc_problem(found.oidc)
         or _trigger_problem(found)
     )
 
@@ -288,6 +314,20 @@ def _mail_problem(mail: MailEntry) -> str | None:
         return f"the sender of mail is written as Name <address>, not {mail.sender[:80]!r}."
     if (mail.user is None) != (mail.password is None):
         return "mail needs a user and a password, or neither."
+    return None
+
+
+def _oidc_problem(entry: OidcEntry | None) -> str | None:
+    if entry is None:
+        return None
+    from cloister.app.people.oidc import address_problem  # noqa: PLC0415  (few settings name a provider)
+
+    if problem := address_problem(entry.issuer, entry.issuer):
+        return f"the issuer of oidc is an https address such as https://login.example.org, not {problem}."
+    if not entry.client_id or not entry.name_claim or not entry.groups_claim:
+        return "oidc needs a client_id, a name_claim and a groups_claim."
+    if not all(one.isascii() and one.isprintable() and " " not in one for one in entry.scopes):
+        return "the scopes of oidc are words, such as email."
     return None
 
 
@@ -341,6 +381,7 @@ def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secr
     sources += [one.hook for one in settings.forge if one.hook]
     sources += [one.source for one in settings.trigger if isinstance(one, HookTrigger)]
     sources += [text for one in settings.trigger if isinstance(one, SlackTrigger) for text in one.sources]
+    sources += [settings.oidc.client_secret] if settings.oidc and settings.oidc.client_secret else []
     sources += [settings.mail.password] if settings.mail and settings.mail.password else []
     named = (one.partition(":") for one in sources)
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}

@@ -28,6 +28,7 @@ from cloister.app.config import (
     rule_files,
 )
 from cloister.app.overview import Overview
+from cloister.app.people.oidc import LoginProvider, login_provider
 from cloister.app.settings import Settings
 from cloister.app.triggers import INBOX_FILE
 from cloister.app.workbench.commands import Commands, open_commands
@@ -100,6 +101,8 @@ class App:
     """The rows of all runs and the sandboxes, as they change."""
     hooks: "Hooks | None" = None
     """Takes webhooks, in a server whose settings have some."""
+    provider: LoginProvider | None = None
+    """Where people log in, if the settings name it."""
 
 
 async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
@@ -396,7 +399,6 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     allow_many_files()
     owner = new_owner_id()
     owners: Lease = Owners(settings.data_dir / "owners")
-    policy = host_policy(settings)
     async with AsyncExitStack() as stack:
         if role == "server":
             stack.enter_context(_server_lock(settings.data_dir))
@@ -412,7 +414,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
-        (doorway, outfit), quota = _doorway(settings, policy, backbone), settings.file.quota
+        (doorway, outfit), quota = _doorway(settings, host_policy(settings), backbone), settings.file.quota
         warming = Warming(_workshop(settings, templates, Through(host, outfit), doorway))
         pooled = settings.file.pool if role == "server" else ()
         for wish in pooled:
@@ -442,8 +444,9 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             received = _received(settings, services, backbone, supervisor, doorway.vault)
             hooks = await stack.enter_async_context(received)
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
-        parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor)
-        app = App(*parts, warming.workshop, set_up, _overview(backbone, sandboxes, supervisor), hooks)
+        parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)
+        overview = _overview(backbone, sandboxes, supervisor)
+        app = App(*parts, set_up, overview, hooks, login_provider(settings, doorway.vault))
         async with _triggered(app):
             yield app
 

@@ -33,6 +33,7 @@ from cloister.server.routes import (
     commands,
     files,
     login,
+    oidc,
     pages,
     process,
     runs,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-SUBJECTS = (runs, stream, login, admin, sandboxes, commands, process, files, templates, triggers)
+SUBJECTS = (runs, stream, login, oidc, admin, sandboxes, commands, process, files, templates, triggers)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",
@@ -163,6 +164,7 @@ def openapi_document() -> Document:
             "exported": Provide(lambda: None, sync_to_thread=False),
             "hooks": Provide(lambda: None, sync_to_thread=False),
             "admit": Provide(lambda: None, sync_to_thread=False),
+            "desk": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
         logging_config=None,
@@ -188,7 +190,7 @@ def _any(kind: type) -> Document:
 
 def signature_names() -> dict[str, Any]:
     """Names in the routes' signatures that are only imported for the type checker."""
-    return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any}
+    return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any, "Desk": Any}
 
 
 def _complete(path: str, operation: Document) -> None:
@@ -197,7 +199,7 @@ def _complete(path: str, operation: Document) -> None:
     for status, meaning in _ERRORS.items():
         schema = {"$ref": "#/components/schemas/Problem"}
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
-    if path in OPEN_PATHS or operation["operationId"] in ("receiveHook", "login"):
+    if path in OPEN_PATHS or operation["operationId"] in ("receiveHook", "login", "getLoginWays"):
         operation["security"] = []
     for parameter in cast("list[Document]", operation.get("parameters", ())):
         if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
@@ -232,17 +234,11 @@ async def _list_methods(message: Message, scope: Scope) -> None:
 # The web application: every route, one way to report errors, and the guard in front.
 
 
-def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | None = None) -> ASGIApp:
-    """`app` over HTTP and WebSocket, for callers with `token` or a named one.
-
-    `names` are those by which others call it; None takes the `hosts` of the settings.
-    """
+def _dependencies(app: "App", sockets: Sockets, logins: Logins, tokens: Tokens) -> dict[str, Provide]:
+    """What the routes are given, by name."""
 
     def the_verbs(scope: Scope) -> LocalVerbs:
         return LocalVerbs(app, caller_of(scope))
-
-    def the_sockets() -> Sockets:
-        return sockets
 
     def the_caller(scope: Scope) -> Caller:
         return caller_of(scope)
@@ -259,26 +255,31 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         # Without places and reasons, for the same cause.
         return export_state(app.settings.data_dir, app.settings.file.audit_heads)
 
-    def the_hooks() -> Any:
-        return app.hooks
+    admit = partial(login.admit, logins, app.backbone)
+    desk = oidc.Desk(app.provider, logins, tokens, app.settings.user, app.backbone)
+    given = {
+        "verbs": the_verbs,
+        "caller": the_caller,
+        "wait": the_wait,
+        "shortage": the_shortage,
+        "exported": the_exported,
+        "sockets": lambda: sockets,
+        "hooks": lambda: app.hooks,
+        "admit": lambda: admit,
+        "desk": lambda: desk,
+    }
+    return {name: Provide(cast(Any, make), sync_to_thread=False) for name, make in given.items()}
 
-    logins = Logins(app.settings.data_dir)
 
-    def the_admit() -> Any:
-        return partial(login.admit, logins, app.backbone)
+def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | None = None) -> ASGIApp:
+    """`app` over HTTP and WebSocket, for callers with `token` or a named one.
 
+    `names` are those by which others call it; None takes the `hosts` of the settings.
+    """
+    logins, tokens = Logins(app.settings.data_dir), Tokens(app.settings.data_dir)
     web = Litestar(
         (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, *pages.page_routes(pages.page_dir()), *SOCKET_ROUTES),
-        dependencies={
-            "verbs": Provide(the_verbs, sync_to_thread=False),
-            "sockets": Provide(the_sockets, sync_to_thread=False),
-            "caller": Provide(the_caller, sync_to_thread=False),
-            "wait": Provide(the_wait, sync_to_thread=False),
-            "shortage": Provide(the_shortage, sync_to_thread=False),
-            "exported": Provide(the_exported, sync_to_thread=False),
-            "hooks": Provide(the_hooks, sync_to_thread=False),
-            "admit": Provide(the_admit, sync_to_thread=False),
-        },
+        dependencies=_dependencies(app, sockets, logins, tokens),
         state=State({"watchers": filesystem.Watchers()}),
         before_send=[_list_methods],
         exception_handlers={Exception: respond},
@@ -288,7 +289,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         openapi_config=None,
         logging_config=None,
     )
-    callers = Callers(token, app.settings.user, Tokens(app.settings.data_dir), logins, app.sandboxes)
+    callers = Callers(token, app.settings.user, tokens, logins, app.sandboxes, app.provider)
     file = app.settings.file
     inner = guarded(with_ports(web, app), web, callers, file.hosts if names is None else names)
     return behind(audited(inner, web, app.backbone), file.proxies)

@@ -24,6 +24,7 @@ from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import address, has_own_name
 
 if TYPE_CHECKING:
+    from cloister.app.people.oidc import LoginProvider
     from cloister.app.workbench.sandboxes import Sandboxes
 
 
@@ -31,7 +32,13 @@ class Callers:
     """The holders of tokens, of the data directory's own and of named ones, and their browsers' logins."""
 
     def __init__(
-        self, token: str, user: str, tokens: Tokens, logins: Logins, sandboxes: "Sandboxes | None" = None
+        self,
+        token: str,
+        user: str,
+        tokens: Tokens,
+        logins: Logins,
+        sandboxes: "Sandboxes | None" = None,
+        provider: "LoginProvider | None" = None,
     ) -> None:
         self._sandboxes = sandboxes
         self._secret = token.encode("ascii")
@@ -39,6 +46,7 @@ class Callers:
         self._user = user
         self._tokens = tokens
         self._logins = logins
+        self._provider = provider
 
     def find(self, given: bytes) -> Caller | None:
         """The holder of a token."""
@@ -68,9 +76,10 @@ class Callers:
         )
 
     def _role(self, login: Login) -> Role | None:
-        """None when the token that the login came from was removed."""
+        """None when the token that the login came from was removed, or the person's groups give no role any more."""
         if not login.token:
-            return login.role
+            named = self._provider is not None and login.provider == self._provider.entry.issuer
+            return self._provider.role_of(login.groups) if self._provider is not None and named else None
         if hmac.compare_digest(login.token, self._digest):
             return "admin"
         found = self._tokens.with_digest(login.token)

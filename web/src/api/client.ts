@@ -95,6 +95,16 @@ export async function begin(): Promise<void> {
   }
 }
 
+/** Ends the login of this browser. */
+export async function logOut(): Promise<void> {
+  try {
+    await send("POST", "/v1/logout");
+    loggedOut.value = "You are logged out.";
+  } catch (error) {
+    loggedOut.value ||= sentence(error);
+  }
+}
+
 export function sentence(error: unknown): string {
   return error instanceof Error ? error.message : "Something went wrong.";
 }
