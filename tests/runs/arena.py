@@ -11,6 +11,7 @@ from tests.agent.loop_bench import MemoryJournal
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import NoLedger
 from cloister.agent.evidence.baseline import BaselineLog
+from cloister.agent.tools.toolset import ToolSource
 from cloister.core.budget import BudgetTree
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.events import (
@@ -102,6 +103,7 @@ class Arena:
     inside: InsideModels = field(default_factory=InsideModels)
     policy: Policy = (BUILT_IN,)
     knowledge: Knowledge = field(default_factory=Knowledge)
+    tools: tuple[ToolSource, ...] = ()
     before: Callable[[Sandbox], Awaitable[None]] | None = None
     """What happens in the warm sandbox before the attempts begin."""
 
@@ -172,6 +174,7 @@ class Arena:
             shortage=room,
             left_out=lambda _: self.left_out,
             knowledge=self.knowledge,
+            tools=self.tools,
         )
 
 

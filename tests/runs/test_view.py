@@ -48,12 +48,14 @@ from cloister.core.events import (
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    NoteProposed,
     OfferedTool,
     PatchChosen,
     PatchFound,
     PauseRequested,
     PhaseEnded,
     PhaseStarted,
+    PinnedSkill,
     PolicyFixed,
     PromptReceived,
     ProofTaken,
@@ -71,6 +73,7 @@ from cloister.core.events import (
     SandboxClosed,
     SandboxOpened,
     SaveRefused,
+    SkillsPinned,
     StopRequested,
     StuckNoticed,
     Suspect,
@@ -185,6 +188,10 @@ EVERY: tuple[AnyBody, ...] = (
     QuestionAsked("q-1", 0, "c9", "Which?", ("a", "b"), "a", 4e9),
     QuestionAnswered("q-1", "b", "bob"),
     PauseRequested("bob"),
+    SkillsPinned(
+        0, (PinnedSkill("deploy", "How to deploy.", "repository", ".claude/skills/deploy", "ab"),), ("x.",)
+    ),
+    NoteProposed(0, "Tests need Redis."),
     ResumeRequested("bob"),
     StopRequested("bob"),
     InterruptRequested("bob"),
@@ -238,6 +245,7 @@ def test_a_whole_run_is_shown_as_it_was() -> None:
         ranking=(SCORE,),
         cost=0.75,
         budget_notes=BUDGET_NOTES,
+        notes=("Tests need Redis.",),
     )
 
 

@@ -27,6 +27,7 @@ from cloister.app.config import (
     model_shelf,
     rule_files,
 )
+from cloister.app.knowledge import knowledge_tools
 from cloister.app.overview import Overview
 from cloister.app.people.oidc import LoginProvider, login_provider
 from cloister.app.settings import Settings
@@ -338,7 +339,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         author=Author(settings.file.author, _signing_key(settings)),
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
-        tools=_tool_sources(settings, doorway),
+        tools=(*_tool_sources(settings, doorway), *knowledge_tools(settings, warming.workshop.forges)),
         knowledge=settings.file.knowledge,
         rules=rule_files(settings),
         policy=host_policy(settings),

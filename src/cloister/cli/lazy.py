@@ -42,6 +42,7 @@ COMMANDS = {
     "template": "operate.template:app",
     "env": "env:app",
     "init": "env:init",
+    "skills": "knowledge:app",
     "model": "operate.model:app",
     "policy": "policy:app",
     "forge": "result:forge",

@@ -14,7 +14,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "answer": "allow or deny a question",
         "interrupt": "stop its current step",
         "pause": "wait before its next step",
-        "resume": "let a paused run go on",
         "stop": "stop it; saved work stays",
         "fork": "continue from a save point",
         "rewind": "go back to a save point",
@@ -53,6 +52,10 @@ GROUPS: dict[str, dict[str, str]] = {
         "audit": "the signed record",
         "trigger": "what starts runs",
         "webhook": "notices about runs",
+    },
+    "more": {
+        "resume": "let a paused run go on",
+        "skills": "what models can open",
         "compat": "clients of other services",
         "gc": "remove what is old",
     },
@@ -60,6 +63,8 @@ GROUPS: dict[str, dict[str, str]] = {
 """Group → command → what it does, in at most 27 characters."""
 _HEADS = {"run": 'RUN, as in: cloister run "fix the test"'}
 _LEFT = ("run", "watch")
+_REST = "more"
+"""The commands that are only named."""
 _NAME, _COLUMN = 12, 40
 
 
@@ -67,6 +72,8 @@ def screen() -> str:
     """The help, which fits a terminal of 80 by 24."""
     sides: list[list[str]] = [[], []]
     for group, commands in GROUPS.items():
+        if group == _REST:
+            continue
         lines = sides[group not in _LEFT]
         lines += [
             _HEADS.get(group, group.upper()),
@@ -77,12 +84,13 @@ def screen() -> str:
     return "".join(
         [
             *(f"{a:<{_COLUMN}}{b}".rstrip() + "\n" for a, b in zip(left, right, strict=True)),
-            "Also: --data-dir DIR, --server URL, --version, --install-completion; COMMAND -h\n",
+            f"MORE  {'  '.join(GROUPS[_REST])}   (COMMAND -h describes each)\n",
+            "Also: --data-dir DIR, --server URL, --version, --install-completion\n",
         ]
     )
 
 
-_OF_RUNS = {*GROUPS["run"], *GROUPS["change"], *GROUPS["watch"]} - {"run", "fleet", "ps"}
+_OF_RUNS = {*GROUPS["run"], *GROUPS["change"], *GROUPS["watch"], "resume"} - {"run", "fleet", "ps"}
 """Commands whose first argument is a run."""
 _SHELLS = ("complete_bash", "complete_zsh", "complete_fish")
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")

@@ -13,7 +13,7 @@ from cloister.cli.options import typed
 from cloister.core.attempts import AttemptWish, read_attempts
 from cloister.core.errors import UserError, describe
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.requests import BudgetWish, RunRule, Tier, check_new_run
+from cloister.core.requests import BudgetWish, Notes, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX
 from cloister.sandbox.templates.recipes import (
@@ -47,6 +47,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_test_changes: bool | None = None
     setup: str = "auto"
     pull_request: bool | None = None
+    notes: Notes | None = None
     model: str | None = None
     kind: str | None = None
     n: int = 1
@@ -139,6 +140,7 @@ class RunOptions(NamedTuple):
     seed: int | None = None
     setup: str = "auto"
     pull_request: bool | None = None
+    notes: Notes | None = None
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -169,6 +171,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         ask_test_changes=_first(options.ask_test_changes, file.ask_test_changes, options.attended),
         setup=typed(options.setup) if options.setup != "auto" else file.setup,
         pull_request=file.pull_request if options.pull_request is None else options.pull_request,
+        notes=options.notes or file.notes,
         key=file.key,
         harness=options.harness or file.harness,
         seed=file.seed if options.seed is None else options.seed,

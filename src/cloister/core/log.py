@@ -23,6 +23,7 @@ from cloister.core.events import (
     FinishRefused,
     Inherited,
     ModelReplied,
+    NoteProposed,
     PromptReceived,
     ProofTaken,
     RunAdmitted,
@@ -35,7 +36,16 @@ from cloister.core.events import (
 )
 from cloister.core.requests import NewRun
 
-_OF_A_TURN = (ActionDecided, AskRaised, ToolReturned, ChecksRan, ProofTaken, SaveRefused, FinishRefused)
+_OF_A_TURN = (
+    ActionDecided,
+    AskRaised,
+    ToolReturned,
+    NoteProposed,
+    ChecksRan,
+    ProofTaken,
+    SaveRefused,
+    FinishRefused,
+)
 
 
 def request_of(events: Sequence[Event]) -> NewRun:

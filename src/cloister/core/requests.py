@@ -220,7 +220,8 @@ class DocsEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename=
 
     @property
     def kind(self) -> DocsFrom:
-        return "folder" if self.source.startswith(("/", "~")) and self.ref is None else "repository"
+        is_address = "://" in self.source or re.match(r"[\w.-]+@[\w.-]+:", self.source)
+        return "repository" if is_address or self.ref is not None else "folder"
 
 
 class Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -230,6 +231,8 @@ class Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether models are given the instructions of their repositories, such as AGENTS.md."""
     skills: tuple[str, ...] = ()
     """Folders with the organisation's skills, from the configuration file's directory."""
+    user_skills: bool = True
+    """Whether runs have the skills in the home directory of the user that Cloister runs as."""
     docs: tuple[DocsEntry, ...] = ()
     notes: Notes = "propose"
 
@@ -343,6 +346,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Orders equal candidates of the repair harness: the same seed repeats the same search."""
     setup: str = "auto"
     """How the environment is set up: `auto` as detected, `off`, or a command line in place of the detected ones."""
+    notes: Notes | None = None
+    """What becomes of notes for later runs; None: as the settings say."""
     pull_request: bool | None = None
     """Open a pull request with the change. None: if the repository's address is at a forge of the settings. True: also
     for a directory, at the forge of its remote `origin`."""

@@ -136,47 +136,70 @@ async def _folder(
     return Folder(files, tuple(problems))
 
 
+class Content(NamedTuple):
+    """A regular file of a commit with its content."""
+
+    oid: str
+    data: bytes
+    runs: bool
+    """True if it may be executed."""
+
+
 async def chosen_files(
     bare: Path, commit: str, wanted: Callable[[str], bool], *, most: int
-) -> dict[str, tuple[Blob, bytes]]:
-    """The first `most` regular files of the commit whose paths are `wanted`, with their content.
+) -> dict[str, Content]:
+    """The first `most` regular files of the commit whose paths are `wanted`.
 
     Files larger than `FILE_BYTES` are left out; what a link leads to is no file of its own.
     """
-    listed = await in_bare(
-        bare, "ls-tree", "-r", "-z", "--full-tree", commit, limit_bytes=limits.CHANGE_BYTES
-    )
-    names: dict[str, str] = {}
-    for entry in must(listed, "list the files of the commit").split(b"\0")[:-1]:
+    return await _chosen(partial(in_bare, bare, limit_bytes=limits.CHANGE_BYTES), commit, wanted, most)
+
+
+async def chosen_of_head(
+    repo: str, wanted: Callable[[str], bool], *, most: int
+) -> tuple[str, dict[str, Content]]:
+    """HEAD of the repository at the path `repo` and its files as `chosen_files`; empty if it has no commit.
+
+    Raises `UserError` (`no_repository`).
+    """
+    checkout = await in_thread(find_checkout, repo)
+    head = await in_checkout(checkout, "rev-parse", "--verify", "--quiet", "HEAD^{commit}")
+    if not head.ok:
+        return "", {}
+    commit = oid(head.out)
+    return commit, await _chosen(partial(in_checkout, checkout), commit, wanted, most)
+
+
+async def _chosen(
+    git: Callable[..., Awaitable[Result]], commit: str, wanted: Callable[[str], bool], most: int
+) -> dict[str, Content]:
+    listed = must(await git("ls-tree", "-r", "-z", "--full-tree", commit), "list the files of the commit")
+    names: dict[str, tuple[str, bool]] = {}
+    for entry in listed.split(b"\0")[:-1]:
         about, _, path = entry.partition(b"\t")
         mode, kind, name = about.split()
         if kind == b"blob" and mode != _LINK and len(names) < most and wanted(decode(path)):
-            names[decode(path)] = name.decode()
+            names[decode(path)] = name.decode(), mode == b"100755"
     if not names:
         return {}
-    stdin = b"".join(name.encode() + b"\n" for name in names.values())
+    stdin = b"".join(name.encode() + b"\n" for name, _ in names.values())
     sizes = must(
-        await in_bare(bare, "cat-file", "--batch-check=%(objectsize)", stdin=stdin), "look at the files"
-    )
+        await git("cat-file", "--batch-check=%(objectsize)", stdin=stdin), "look at the files"
+    ).split(b"\n")
     small = {
-        path: Blob(name, int(size))
-        for (path, name), size in zip(names.items(), sizes.split(b"\n"), strict=False)
+        path: int(size)
+        for path, size in zip(names, sizes, strict=False)
         if size.isdigit() and int(size) <= FILE_BYTES
     }
-    return await _contents(bare, small)
-
-
-async def _contents(bare: Path, chosen: Mapping[str, Blob]) -> dict[str, tuple[Blob, bytes]]:
-    stdin = b"".join(blob.oid.encode() + b"\n" for blob in chosen.values())
-    read = await in_bare(bare, "cat-file", "--batch", stdin=stdin, limit_bytes=limits.CHANGE_BYTES)
-    data, at = must(read, "read the files"), 0
-    found: dict[str, tuple[Blob, bytes]] = {}
-    for path, blob in chosen.items():
+    stdin = b"".join(names[path][0].encode() + b"\n" for path in small)
+    data, at = must(await git("cat-file", "--batch", stdin=stdin), "read the files"), 0
+    found: dict[str, Content] = {}
+    for path, size in small.items():
         start = data.find(b"\n", at) + 1
-        at = start + blob.size + 1
+        at = start + size + 1
         if at > len(data):
             break  # cut at the limit
-        found[path] = blob, data[start : at - 1]
+        found[path] = Content(names[path][0], data[start : at - 1], names[path][1])
     return found
 
 

@@ -30,6 +30,7 @@ from cloister.core.events import (
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    NoteProposed,
     PauseRequested,
     Phase,
     PhaseEnded,
@@ -161,14 +162,15 @@ class RunView(msgspec.Struct, frozen=True):
     """Questions of the model without an answer; past their deadline the run goes on."""
     rounds: int = 1
     """1, and one more each time a message continued the finished run."""
+    notes: tuple[str, ...] = ()
+    """What it learned and proposes for later runs."""
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     """Return the run that the whole log `events` describes, at `now` in Unix seconds (None: at its last event)."""
     if not events or not isinstance(events[0].body, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
-    admitted = events[0].body
-    counted = effective(events)
+    admitted, counted = events[0].body, effective(events)
     index = Index(counted)
     newest = Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
@@ -222,7 +224,12 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         cost=_total([*(view.cost for view in attempts), _total(spent.cost for spent in beside)]),
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
+        notes=_notes(index),
     )
+
+
+def _notes(index: Index) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.text for one in index.of(NoteProposed) if not one.written))
 
 
 def _messages(index: Index) -> tuple[Message, ...]:

@@ -143,6 +143,13 @@ export class Fold {
       case "InstructionsGiven":
         this.note(event, `${body.kind} from ${oneLine(body.path)}`);
         return;
+      case "SkillsPinned":
+        if (body.skills.length) this.note(event, `Skills  ${oneLine(body.skills.map((one) => one.name).join(", "))}`);
+        for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");
+        return;
+      case "NoteProposed":
+        this.note(event, `Note ${body.written ? "written" : "proposed"}: ${oneLine(body.text)}`);
+        return;
       case "ToolsOffered":
         if (body.tools.length) this.note(event, `Tools  ${oneLine(body.tools.map((one) => one.name).join(", "))}`);
         for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");

@@ -25,6 +25,7 @@ from cloister.agent.context.prompts import (
     Facts,
     instructed_text,
     localised_text,
+    skills_text,
     stuck_text,
     warned_text,
 )
@@ -48,6 +49,7 @@ from cloister.core.events import (
     RunAdmitted,
     RunResumed,
     SaveRefused,
+    SkillsPinned,
     StuckNoticed,
     ToolReturned,
     TurnEnded,
@@ -101,6 +103,7 @@ _Own = (
     | Advised
     | ContextSummarised
     | InstructionsGiven
+    | SkillsPinned
     | TurnEnded
 )
 _OWN = frozenset(get_args(_Own))
@@ -319,7 +322,7 @@ class Context:
                 self._result(seq, body)
             case ChecksRan():
                 self._checks(seq, body)
-            case SaveRefused() | StuckNoticed() | BudgetWarned() | InstructionsGiven():
+            case SaveRefused() | StuckNoticed() | BudgetWarned() | InstructionsGiven() | SkillsPinned():
                 self._told(seq, body)
             case Advised():
                 self._advised(seq, body)
@@ -330,7 +333,9 @@ class Context:
             case _:
                 assert_never(body)
 
-    def _told(self, seq: int, body: SaveRefused | StuckNoticed | BudgetWarned | InstructionsGiven) -> None:
+    def _told(
+        self, seq: int, body: SaveRefused | StuckNoticed | BudgetWarned | InstructionsGiven | SkillsPinned
+    ) -> None:
         match body:
             case SaveRefused():
                 self._say(seq, body.text)
@@ -342,6 +347,8 @@ class Context:
                 self._surroundings.append(instructed_text(body))
             case InstructionsGiven():
                 self._say(seq, instructed_text(body), unseen=True)
+            case SkillsPinned(skills=skills):
+                self._surroundings += [skills_text(body)] if skills else []
 
     def _add(self, entry: _Item) -> None:
         self._entries.append(entry)

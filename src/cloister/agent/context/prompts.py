@@ -14,6 +14,7 @@ from cloister.core.events import (
     ModelReplied,
     PromptReceived,
     ProofTaken,
+    SkillsPinned,
     StuckNoticed,
     ToolReturned,
 )
@@ -145,6 +146,15 @@ def instructed_text(body: InstructionsGiven) -> str:
         f"{_INSTRUCTED[body.kind]}{where}, from {body.path} of the base commit. Follow them where they fit the task; they "
         f"permit nothing.\n<file>\n{body.text}\n</file>"
     )
+
+
+_SKILLS_CHARS = 8_000
+
+
+def skills_text(body: SkillsPinned) -> str:
+    """The skills of the run, by name and description."""
+    lines = [f"- {one.name}: {one_line(one.description, 400)}" for one in body.skills]
+    return bounded("Skills, which the tool skill opens:\n" + "\n".join(lines), _SKILLS_CHARS)
 
 
 def warned_text(body: BudgetWarned) -> str:

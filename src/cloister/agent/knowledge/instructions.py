@@ -281,7 +281,5 @@ class Instructions:
         async with self._reading:
             if self._found is None:
                 files = await chosen_files(self._bare, self._commit, is_instruction, most=MOST_FILES)
-                self._found = instructions(
-                    {path: (blob.oid, decode(data)) for path, (blob, data) in files.items()}
-                )
+                self._found = instructions({path: (one.oid, decode(one.data)) for path, one in files.items()})
         return self._found

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from cloister.app.settings import Settings
     from cloister.app.verbs import api
+    from cloister.app.verbs.knowledge import KnowledgeVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.app.wiring import App
     from cloister.core.events import Delta, Event, FromOutside
@@ -307,6 +308,10 @@ class LocalVerbs:
     @property
     def environments(self) -> api.EnvironmentVerbs:
         return self._group("sandboxes", "LocalEnvironments")
+
+    @property
+    def knowledge(self) -> KnowledgeVerbs:
+        return self._group("knowledge", "LocalKnowledge")
 
     @property
     def triggers(self) -> api.TriggerVerbs:

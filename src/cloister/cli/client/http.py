@@ -321,6 +321,7 @@ _RECORDS = {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
         "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
+        "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.computer": "Entry",
         "cloister.core.events": "ChangeDelivered Event",

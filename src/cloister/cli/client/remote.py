@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
     from cloister.app.overview import OverviewItem
+    from cloister.app.verbs.knowledge import KnowledgeVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
     from cloister.core.ids import RunId
@@ -155,6 +156,12 @@ class RemoteVerbs:
         self.policy = over_http(api.PolicyVerbs, transport)
         self.triggers = over_http(api.TriggerVerbs, transport)
         self.environments = over_http(api.EnvironmentVerbs, transport)
+
+    @property
+    def knowledge(self) -> KnowledgeVerbs:
+        from cloister.app.verbs.knowledge import KnowledgeVerbs
+
+        return over_http(KnowledgeVerbs, self.http)
 
     @property
     def webhooks(self) -> WebhookVerbs:

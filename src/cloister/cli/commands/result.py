@@ -98,8 +98,15 @@ def diff(
     at: Annotated[
         int | None, typer.Option("--at", min=0, metavar="EVENT", help="The changes at this save point.")
     ] = None,
+    notes: Annotated[
+        bool,
+        typer.Option("--notes", help="The notes for later runs that it proposes, as a change of their file."),
+    ] = False,
 ) -> None:
     """Print the changes of a run, of one attempt, or at a save point, as a unified diff."""
+    if notes:
+        _notes(ctx, run)
+        return
     text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt, at), quick=True)
     if not text:
         put(f"{run} has changed nothing.", file=sys.stderr)
@@ -108,6 +115,14 @@ def diff(
     else:
         # Unfiltered: `cloister diff RUN | git apply` needs the exact bytes.
         sys.stdout.write(text)
+
+
+def _notes(ctx: typer.Context, run: str) -> None:
+    found = perform(ctx, lambda verbs: verbs.knowledge.notes(run))
+    if found.diff:
+        put(found.diff.rstrip("\n"))
+    else:
+        put(f"{run} proposes no notes{' beside its change' if found.written else ''}.", file=sys.stderr)
 
 
 def coloured(text: str) -> None:

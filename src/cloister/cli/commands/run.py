@@ -4,7 +4,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -137,6 +137,16 @@ PullRequest = Annotated[
     ),
 ]
 
+NotesMode = Annotated[
+    Literal["propose", "write", "off"] | None,
+    typer.Option(
+        "--notes",
+        metavar="propose|write|off",
+        help="What becomes of notes for later runs: proposed, written into the change, or none. Default: the settings.",
+        show_default=False,
+    ),
+]
+
 
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
@@ -160,6 +170,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     template: Annotated[str, typer.Option("--template", help="The template of its sandboxes.")] = "default",
     setup: Setup = "auto",
     pr: PullRequest = None,
+    notes: NotesMode = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: model replies.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
     seconds: Annotated[float | None, typer.Option("--seconds", help="Budget: wall time.")] = None,
@@ -193,6 +204,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         seed=seed,
         setup=setup,
         pull_request=pr,
+        notes=notes,
     )
     start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
 

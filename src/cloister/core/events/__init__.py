@@ -32,12 +32,14 @@ from cloister.core.events.attempt import (
     ModelReplied,
     ModelSpent,
     ModelSwitched,
+    NoteProposed,
     ProofTaken,
     QuestionAnswered,
     QuestionAsked,
     RequestDecided,
     RewindRequested,
     SaveRefused,
+    SkillsPinned,
     StuckNoticed,
     ToolReturned,
     ToolsOffered,
@@ -54,6 +56,9 @@ from cloister.core.events.attempt import (
 )
 from cloister.core.events.attempt import (
     OfferedTool as OfferedTool,
+)
+from cloister.core.events.attempt import (
+    PinnedSkill as PinnedSkill,
 )
 from cloister.core.events.attempt import (
     StuckKind as StuckKind,
@@ -130,6 +135,8 @@ AnyBody = (
     | AttemptStarted
     | ToolsOffered
     | InstructionsGiven
+    | SkillsPinned
+    | NoteProposed
     | AttemptForked
     | AttemptsRanked
     | JudgeSpoke

@@ -398,6 +398,36 @@ class InstructionsGiven(EventBody, frozen=True):
         return not self.folder and not self.globs
 
 
+class PinnedSkill(msgspec.Struct, frozen=True):
+    """A skill that a run may use."""
+
+    name: str
+    description: str
+    layer: Literal["organisation", "user", "repository"]
+    source: str
+    """Its folder."""
+    digest: str
+    """A hash of its content: if it changes, the run does not open it."""
+
+
+class SkillsPinned(EventBody, frozen=True):
+    """The skills of an attempt, as it found them on its base. A later event of the attempt replaces it."""
+
+    attempt: int
+    skills: tuple[PinnedSkill, ...]
+    problems: tuple[str, ...] = ()
+    """One sentence for each folder that could not be used."""
+
+
+class NoteProposed(EventBody, frozen=True):
+    """The model proposes a note for later runs on the repository. Only a person, or the settings, put it there."""
+
+    attempt: int
+    text: str
+    written: bool = False
+    """True if it is in the run's own change."""
+
+
 # Connections and requests from a sandbox through the proxy.
 
 

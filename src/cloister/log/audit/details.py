@@ -105,6 +105,13 @@ def _tools(body: e.ModelReplied) -> Sequence[object]:
     return [call.name for call in body.calls]
 
 
+def _pinned(body: e.SkillsPinned) -> Sequence[object]:
+    return [
+        {"name": one.name, "layer": one.layer, "source": _cut(one.source), "digest": one.digest}
+        for one in body.skills
+    ]
+
+
 def _offered(body: e.ToolsOffered) -> Sequence[object]:
     return [
         {"name": tool.name, "source": _cut(tool.source), "digest": tool.digest[:16]} for tool in body.tools
@@ -151,6 +158,8 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.BaseFixed: ("commit", "branch"),
     e.PolicyFixed: ("layers", "limited"),
     e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
+    e.SkillsPinned: ("attempt", ("skills", _pinned), "problems"),
+    e.NoteProposed: ("attempt", "text", "written"),
     e.InstructionsGiven: ("attempt", "path", "digest"),
     e.ToolsOffered: ("attempt", ("tools", _offered), "problems"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),

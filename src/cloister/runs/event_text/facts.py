@@ -117,7 +117,7 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
         yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
-Told = e.ToolsOffered | e.InstructionsGiven
+Told = e.ToolsOffered | e.InstructionsGiven | e.SkillsPinned | e.NoteProposed
 
 
 def told(body: Told) -> Iterator[Line]:
@@ -129,6 +129,15 @@ def told(body: Told) -> Iterator[Line]:
             where = one_line(body.folder or ", ".join(body.globs), 100)
             text = f"· {body.kind} from {one_line(body.path, 200)}"
             yield Line(f"{text} for {where}" if where else text, "dim")
+        case e.SkillsPinned():
+            if body.skills:
+                names = one_line(", ".join(one.name for one in body.skills), 200)
+                yield Line(f"· skills ({len(body.skills):,}): {names}", "dim")
+            for problem in body.problems[:PLAN_LINES]:
+                yield Line(f"! {one_line(problem, 400)}", "warn")
+        case e.NoteProposed():
+            state = "written" if body.written else "proposed"
+            yield Line(f"· note {state}: {one_line(body.text, 300)}")
         case _:
             assert_never(body)
 

@@ -143,6 +143,9 @@ def _next(view: RunView) -> Iterator[Line]:
         yield _fact("next", f"cloister log {view.id}")
     else:
         yield _fact("next", f"cloister diff {view.id}")
+        if view.notes:
+            word = counted(len(view.notes), "note")
+            yield Line(f"            cloister diff --notes {view.id}   shows {word} for later runs")
         if view.not_delivered:
             yield Line(f"            cloister pr {view.id}   tries again")
         if view.delivered_to is None:

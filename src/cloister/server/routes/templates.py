@@ -1,4 +1,4 @@
-"""Routes of templates: list, describe, build, remove; and of the environments of repositories."""
+"""Routes of templates: list, describe, build, remove; of the environments of repositories; of skills and notes."""
 
 import logging
 from collections.abc import Awaitable
@@ -7,9 +7,10 @@ from typing import Annotated
 import msgspec
 from litestar import MediaType, Response, delete, get, post, put
 from litestar.di import NamedDependency
-from litestar.params import JSONBody, PathParameter
+from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import EnvironmentVerbs, RunVerbs, TemplateVerbs
+from cloister.app.verbs.knowledge import KnowledgeVerbs, RunNotes, SkillList, SkillText
 from cloister.app.verbs.records import EnvironmentInfo
 from cloister.core import limits
 from cloister.environment.api import Plan
@@ -164,3 +165,33 @@ def log_progress(fraction: float | None, note: str) -> None:
 )
 async def plan_environment(data: JSONBody[Listing], verbs: Given) -> Plan:
     return await verbs.environments.plan(data)
+
+
+# Skills, and the notes of runs.
+
+
+SkillsOf = Annotated[
+    str | None,
+    QueryParameter(
+        description="A directory on the server's machine; the skills at its HEAD.", max_length=4_096
+    ),
+]
+
+
+@get("/v1/skills", **of(KnowledgeVerbs.skills, "The skills that a run would have", "listSkills"))
+async def list_skills(verbs: Given, repo: SkillsOf = None) -> SkillList:
+    return await verbs.knowledge.skills(repo)
+
+
+@get("/v1/skills/{name:str}", **of(KnowledgeVerbs.skill, "One skill", "getSkill"))
+async def get_skill(
+    name: Annotated[str, PathParameter(description="Its name.")], verbs: Given, repo: SkillsOf = None
+) -> SkillText:
+    return await verbs.knowledge.skill(name, repo)
+
+
+@get("/v1/runs/{run:str}/notes", **of(KnowledgeVerbs.notes, "What a run learned, as a proposal", "getNotes"))
+async def get_notes(
+    run: Annotated[str, PathParameter(description="A run's id, or the start of one.")], verbs: Given
+) -> RunNotes:
+    return await verbs.knowledge.notes(run)

@@ -17,11 +17,19 @@ from cloister.app.tokens import RANK
 from cloister.app.verbs import api
 from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.declare import role_of
+from cloister.app.verbs.knowledge import KnowledgeVerbs, SkillList
 from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext, SandboxChange
 from cloister.app.verbs.webhooks import NewWebhook, WebhookVerbs
 from cloister.app.wiring import App
 from cloister.core import limits
-from cloister.core.events import AskRaised, Event, InterruptRequested, PromptReceived, RunFinished
+from cloister.core.events import (
+    AskRaised,
+    Event,
+    InterruptRequested,
+    NoteProposed,
+    PromptReceived,
+    RunFinished,
+)
 from cloister.core.requests import NewRun, Role
 from cloister.environment.listing import Listing
 from cloister.log.api import Fence
@@ -46,6 +54,7 @@ GROUPS = {
     "policy": api.PolicyVerbs,
     "environments": api.EnvironmentVerbs,
     "triggers": api.TriggerVerbs,
+    "knowledge": KnowledgeVerbs,
 }
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),
@@ -324,6 +333,22 @@ async def tokens_are_made_and_removed_and_that_is_entered(rig: Rig) -> None:
             ("TokenRemoved", "ada", {"name": "max"}),
         ],
     )
+
+
+async def skills_are_listed_and_an_unknown_one_is_refused(rig: Rig) -> None:
+    knowledge = rig.verbs("ada", "operator").knowledge
+    expect(await knowledge.skills(), SkillList((), ()))
+    with refused("no_such_skill"):
+        await knowledge.skill("release")
+    with refused("no_repository"):
+        await knowledge.skills("/nowhere")
+    run = await a_run(rig)
+    await rig.app.backbone.append(run, [NoteProposed(0, "Tests need Redis.")])
+    found = await knowledge.notes(str(run.run))
+    expect((found.notes, found.written), (("Tests need Redis.",), ()))
+    expect("+- Tests need Redis." in found.diff, True)
+    with refused("no_such_run"):
+        await knowledge.notes("r-missing")
 
 
 async def webhooks_are_added_listed_and_removed_and_that_is_entered(rig: Rig) -> None:

@@ -15,6 +15,7 @@ from cloister.app.verbs.api.runs import EnvironmentVerbs, RunVerbs, TriggerVerbs
 from cloister.app.verbs.api.sandboxes import Attached, FileVerbs, SandboxVerbs, SnapshotVerbs, Steered
 
 if TYPE_CHECKING:
+    from cloister.app.verbs.knowledge import KnowledgeVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
 
 __all__ = [
@@ -60,5 +61,7 @@ class Verbs(Protocol):
     def policy(self) -> PolicyVerbs: ...
     @property
     def environments(self) -> EnvironmentVerbs: ...
+    @property
+    def knowledge(self) -> KnowledgeVerbs: ...
     @property
     def triggers(self) -> TriggerVerbs: ...
