@@ -81,7 +81,8 @@ BOUNDED = settings(
 
 def check(case: Any, served: Served) -> None:
     headers = {"Authorization": f"Bearer {served.token}"}
-    case.call_and_validate(base_url=f"http://127.0.0.1:{served.port}", headers=headers, checks=CHECKS)
+    base = f"http://127.0.0.1:{served.port}"
+    case.call_and_validate(base_url=base, headers=headers, checks=CHECKS, timeout=60)
 
 
 def operations() -> Iterator[tuple[str, str]]:
