@@ -50,6 +50,7 @@ COMMANDS = {
     "trigger": "operate.trigger:app",
     "webhook": "operate.webhook:app",
     "compat": "operate.compat:app",
+    "mcp": "mcp:mcp",
     "serve": "operate.serve:serve",
     "open": "operate.serve:open_page",
     "doctor": "doctor:doctor",

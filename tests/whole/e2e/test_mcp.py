@@ -1,0 +1,114 @@
+"""A run that an editor starts over MCP on stdio, whose model uses tools of the repository in its sandbox."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import mcp_types as types
+from mcp.client.session import ClientSession
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+SERVER = Path(__file__).parents[2] / "agent" / "tools" / "mcp_server.py"
+COUNT = """\
+description = "Count the lines of a file."
+command = ["wc", "-l", "--", "{path}"]
+
+[arguments]
+required = ["path"]
+properties = { path = { type = "string" } }
+"""
+USE = """\
+[[reply]]
+calls = [
+    { tool = "count", path = "calc.py" },
+    { tool = "own_echo", text = "hello from inside" },
+    { tool = "own_die" },
+    { tool = "own_env" },
+]
+
+[[reply]]
+expect = "ended"
+calls = [{ tool = "edit", path = "calc.py", old = "a - b", new = "a + b" }]
+
+[[reply]]
+calls = [{ tool = "finish", summary = "Add adds." }]
+"""
+
+
+def repository(cloister: Any) -> Path:
+    """A repository with a bug, a test, a declared tool and an MCP server."""
+    at = cloister.cwd / "sums"
+    files = {
+        "calc.py": "def add(a, b):\n    return a - b\n",
+        "test_calc.py": "from calc import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n",
+        ".cloister/tools/count.toml": COUNT,
+        ".cloister/config.toml": 'setup = "off"\n[mcp.own]\ncommand = ["python3", "/work/server.py"]\n',
+        "server.py": SERVER.read_text(),
+    }
+    for name, text in files.items():
+        (at / name).parent.mkdir(parents=True, exist_ok=True)
+        (at / name).write_text(text)
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(at, *args)
+    return at
+
+
+def text_of(result: types.CallToolResult) -> str:
+    (part,) = result.content
+    assert isinstance(part, types.TextContent)
+    assert not result.is_error, part.text
+    return part.text
+
+
+async def work(cloister: Any, repo: Path, script: str) -> tuple[list[str], dict[str, str]]:
+    """What an editor hears of a run until its end, and what tools return."""
+    _, *argv = cloister.argv("mcp")
+    command = StdioServerParameters(command=sys.executable, args=argv, env=cloister.env, cwd=cloister.cwd)
+    heard: list[str] = []
+
+    async def told(progress: float, total: float | None, message: str | None) -> None:
+        heard.append(message or "")
+
+    with anyio.fail_after(300):
+        async with stdio_client(command) as streams, ClientSession(*streams) as session:
+            await session.initialize()
+
+            async def call(name: str, **arguments: object) -> str:
+                return text_of(await session.call_tool(name, arguments, progress_callback=told))
+
+            found: dict[str, str] = {}
+            start = partial(call, "run_start", prompt="Make add work.", repo=str(repo), model=script)
+            found["run"] = await start(wait_seconds=250)
+            found["diff"] = await call("run_diff", run="last")
+            made = await call("sandbox_create")
+            name = made.split()[2]
+            await call("sandbox_write", sandbox=name, path="a/b.txt", content="äöü\n")
+            found["exec"] = await call("sandbox_exec", sandbox=name, command="cat a/b.txt; exit 3")
+            found["read"] = await call("sandbox_read", sandbox=name, path="/work/a/b.txt")
+            await call("sandbox_destroy", sandbox=name)
+            found["left"] = await call("sandbox_list")
+            return heard, found
+
+
+def test_an_editor_starts_a_run_that_uses_the_repositorys_tools_and_sees_it_proven(cloister: Any) -> None:
+    repo = repository(cloister)
+    heard, found = anyio.run(work, cloister, repo, cloister.script(USE))
+    assert ": proven" in found["run"], found["run"]
+    assert "+    return a + b" in found["diff"]
+    assert len(heard) > 5, heard
+    assert found["exec"] == "äöü\n[exit status 3]"
+    assert (found["read"], found["left"]) == ("äöü\n", "There are none.")
+    bodies = [event["body"] for event in cloister.events()]
+    (offered,) = [body for body in bodies if body["type"] == "ToolsOffered"]
+    assert offered["problems"] == []
+    assert {"count", "own_echo"} <= {tool["name"] for tool in offered["tools"]}
+    count, echo, died, env = [body["text"] for body in bodies if body["type"] == "ToolReturned"][:4]
+    assert count.startswith("2 calc.py\n")
+    assert echo == "hello from inside"
+    assert died.startswith("The MCP server own ended. It printed: ")
+    assert "HOME" in env
+    assert "CLOISTER_DATA_DIR" not in env
+    entered = [entry for entry in cloister("audit", "show").stdout.splitlines() if "ToolsOffered" in entry]
+    assert len(entered) == 1, entered
