@@ -33,7 +33,6 @@ from cloister.server.routes import (
     commands,
     files,
     login,
-    mcp,
     oidc,
     pages,
     process,
@@ -280,7 +279,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
     logins, tokens = Logins(app.settings.data_dir), Tokens(app.settings.data_dir)
     pages_here = pages.page_routes(pages.page_dir())
     web = Litestar(
-        (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, mcp.mcp_route(app), *pages_here, *SOCKET_ROUTES),
+        (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, stream.mcp_route(app), *pages_here, *SOCKET_ROUTES),
         dependencies=_dependencies(app, sockets, logins, tokens),
         state=State({"watchers": filesystem.Watchers()}),
         before_send=[_list_methods],

@@ -1,27 +1,31 @@
 """A run and the overview of all, live, as WebSocket and as server-sent events.
 
 `/v1/runs/{run}/stream` sends the log, then follows it; over the WebSocket the client also steers the run.
-`/v1/stream` sends the rows of all runs and the sandboxes as they change.
+`/v1/stream` sends the rows of all runs and the sandboxes as they change. `/mcp` is the MCP server.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio
-from litestar import Request, Response, get, websocket
+from litestar import Request, Response, asgi, get, websocket
 from litestar.datastructures import State
 from litestar.di import NamedDependency
+from litestar.handlers import ASGIRouteHandler
 from litestar.params import HeaderParameter, QueryParameter
+from litestar.types import Receive, Scope
+from litestar.types import Send as ToClient
 
 from cloister.app.overview import OverviewItem, Synced
 from cloister.app.tokens import Caller
 from cloister.app.verbs.api import RunVerbs
+from cloister.app.verbs.local import LocalVerbs
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import Event
 from cloister.log.api import RunRow
-from cloister.server.auth import REVOKED
+from cloister.server.auth import REVOKED, caller_of
 from cloister.server.errors import problem
 from cloister.server.messages import (
     SEQ_MAX,
@@ -39,6 +43,9 @@ from cloister.server.routes import Given, of
 from cloister.server.routes.runs import After, Run
 from cloister.server.sse import EventStream, Message
 from cloister.server.ws import MESSAGE_BYTES, NORMAL, Ending, Part, Socket, Sockets, Wire, converse
+
+if TYPE_CHECKING:
+    from cloister.app.wiring import App
 
 REFUSED = 1_000
 """Messages of one connection that are refused one by one; one more closes it."""
@@ -233,3 +240,29 @@ async def overview_events(
 )
 async def get_schema() -> dict[str, Any]:
     return stream_schema()
+
+
+# MCP, with the tokens and the roles of the API.
+
+_NO_STREAM = b'{"error": "bad_method", "message": "This server has no sessions: send a POST."}'
+
+
+def mcp_route(app: "App") -> ASGIRouteHandler:
+    """The route. The verbs check the role of the caller, and enter into the audit what it does."""
+
+    @asgi("/mcp", opt={"role": "viewer", "reads": True}, copy_scope=True)
+    async def serve(scope: Scope, receive: Receive, send: ToClient) -> None:
+        if scope["method"] != "POST":  # type: ignore[typeddict-item]
+            await _refuse(send)
+            return
+        from cloister.app.mcp.serve import serve_request  # noqa: PLC0415  (the SDK takes half a second)
+
+        await serve_request(LocalVerbs(app, caller_of(scope)), scope, receive, send)
+
+    return serve
+
+
+async def _refuse(send: ToClient) -> None:
+    headers = [(b"content-type", b"application/json"), (b"allow", b"POST")]
+    await send({"type": "http.response.start", "status": 405, "headers": headers})
+    await send({"type": "http.response.body", "body": _NO_STREAM, "more_body": False})

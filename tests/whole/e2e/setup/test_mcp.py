@@ -10,7 +10,7 @@ import mcp_types as types
 from mcp.client.session import ClientSession
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
-SERVER = Path(__file__).parents[2] / "agent" / "tools" / "mcp_server.py"
+SERVER = Path(__file__).parents[3] / "agent" / "tools" / "mcp_server.py"
 COUNT = """\
 description = "Count the lines of a file."
 command = ["wc", "-l", "--", "{path}"]
