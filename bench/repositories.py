@@ -1,7 +1,7 @@
 """Ordinary repositories, with nothing but `--repo`: plant a bug in one line, let a script repair it, print the table.
 
 The repositories are brought beforehand (`--from DIR`, one git repository per name below, also as NAME/repo or NAME.git) and
-never committed here. Each is cloned, its line is changed and committed, and `cloister run` gets a scripted model that undoes the
+never committed here; `--samples` adds the small ones that the tests have (workspaces and plain ones). Each is cloned, its line is changed and committed, and `cloister run` gets a scripted model that undoes the
 change. A row says what was detected, how long set-up took, the baseline, and the outcome or why not.
 """
 
@@ -13,6 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.whole.e2e.setup.ordinary import SINGLE, WORKSPACES, Sample
+
+from cloister.testing.samples import SampleRepo
 
 GIT = (
     "git",
@@ -256,6 +262,15 @@ CASES = (
 )
 
 
+def sample(one: Sample, at: Path) -> tuple[Case, Path]:
+    """Write a repository of the tests."""
+    repo = SampleRepo(at / "samples" / one.name)
+    for name, text in one.files.items():
+        repo.write(name, text)
+    repo.commit("base")
+    return Case(one.name, one.kind, one.file, one.good, one.bad), repo.path
+
+
 class Row(NamedTuple):
     name: str
     kind: str
@@ -358,26 +373,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--from", dest="origin", type=Path, required=True, help="the directory with the repositories"
-    )
+    parser.add_argument("--from", dest="origin", type=Path, help="the directory with the repositories")
+    parser.add_argument("--samples", action="store_true", help="also the small repositories of the tests")
     parser.add_argument("--data-dir", type=Path, help="a data directory to reuse; default: a new one")
     parser.add_argument("--only", action="append", default=[], help="a part of a name; may be repeated")
     parser.add_argument("--again", action="store_true", help="run each twice, and time the second")
     parser.add_argument("--keep", type=Path, help="keep the clones and the logs of the runs here")
     chosen = parser.parse_args()
     rows: list[Row] = []
-    cases = CASES
-    if chosen.only:  # in the order in which they are named
-        cases = tuple(case for part in chosen.only for case in CASES if part in case.name)
     started = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="repositories-") as scratch:
         at = chosen.keep or Path(scratch) / "work"
         at.mkdir(parents=True, exist_ok=True)
         data = (chosen.data_dir or Path(scratch) / "data").absolute()
         data.mkdir(parents=True, exist_ok=True)
-        for case in cases:
-            origin = source(chosen.origin.absolute(), case.name)
+        places = [(case, source(chosen.origin.absolute(), case.name)) for case in CASES if chosen.origin]
+        places += [sample(one, at.absolute()) for one in (*SINGLE, *WORKSPACES) if chosen.samples]
+        if chosen.only:  # in the order in which they are named
+            places = [found for part in chosen.only for found in places if part in found[0].name]
+        for case, origin in places:
             missing = Row(case.name, case.kind, "", "", "", "not tried", "it was not brought here")
             row = run(case, origin, at.absolute(), data, again=chosen.again) if origin else missing
             rows.append(row)

@@ -145,6 +145,54 @@ KINDS: dict[str, tuple[dict[str, str], list[str], list[str]]] = {
         ["python 3.11"],
         ["uv pip install -q -e . pytest-mock pytest"],
     ),
+    "a pnpm workspace whose root needs nothing itself": (
+        {
+            "package.json": '{"private": true}',
+            "pnpm-workspace.yaml": "packages: ['packages/*']",
+            "packages/a/package.json": '{"name": "a", "scripts": {"test": "node --test"}}',
+        },
+        ["node 22"],
+        ["pnpm install --no-lockfile"],
+    ),
+    "a root that only says how Python's tests run": (
+        {
+            "pyproject.toml": "[tool.pytest.ini_options]\n",
+            "core/pyproject.toml": "[project]\nname = 'core'\n[build-system]\n",
+            "core/tests/test_a.py": "",
+        },
+        ["python 3.11"],
+        ["uv pip install -q -e . pytest"],
+    ),
+    "a uv workspace with a lock": (
+        {
+            "pyproject.toml": "[project]\nname = 'x'\n[tool.uv.workspace]\nmembers = ['core']\n",
+            "uv.lock": "",
+            "core/pyproject.toml": "[project]\nname = 'core'\n[build-system]\n",
+            "core/tests/test_a.py": "",
+        },
+        ["python 3.11"],
+        ["uv export -q --frozen --no-hashes --all-packages | uv pip install -q -r - pytest"],
+    ),
+    "a service beside a package that is no workspace": (
+        {
+            "package.json": '{"scripts": {"test": "npm --prefix web test"}}',
+            "web/package.json": '{"scripts": {"test": "vitest run"}, "devDependencies": {"vitest": "3"}}',
+            "web/package-lock.json": "{}",
+        },
+        ["node 22"],
+        ["npm ci --no-audit --no-fund"],
+    ),
+    "crates that only need each other": (
+        {
+            "Cargo.toml": "[workspace]\nmembers = ['a', 'b']\n",
+            "a/Cargo.toml": "[package]\nname = 'a'\n[dependencies]\nb = { path = '../b' }\n",
+            "b/Cargo.toml": "[package]\nname = 'b'\n",
+        },
+        ["rust 1.96"],
+        [],
+    ),
+    "Ruby without Bundler": ({"Rakefile": "Rake::TestTask.new", "test/test_a.rb": ""}, ["ruby 3.1"], []),
+    "PHP without Composer": ({"phpunit.xml": "", "tests/ATest.php": ""}, ["php 8.2"], []),
     "a Go workspace": (
         {
             "go.work": "go 1.24\nuse (\n./a\n./b\n)\n",

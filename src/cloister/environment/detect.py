@@ -40,6 +40,13 @@ _ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
     ),
 )
 
+_COVERS: dict[str, Callable[[Project, bool], bool]] = {
+    "python": python.covers,
+    "node": javascript.covers,
+    "go": go.covers,
+}
+"""Whether set-up of the root also prepares the projects below it; of other languages it does."""
+
 _NESTED = 12
 _LOCKS = (
     *("package-lock.json", "pnpm-lock.yaml", "yarn.lock", "bun.lock", "go.sum", "Cargo.lock"),
@@ -59,13 +66,16 @@ def detect(listing: Listing) -> Plan:
     manifests = [part for part in parts if any(isinstance(line, Used) for line in part)]
     have = {line.name for part in manifests for line in part if isinstance(line, Toolchain)}
     checks = discover(files.names, listing.texts)
+    # The root only says how its tests run, and they import the projects below.
+    python_below = "python" in have and not python.covers(Project(files), False)
     for home in nested_projects(files.names)[:_NESTED]:
         project = Project(files, home)
-        if not any(check.startswith(f"cd {home} ") for check in checks) and not project.first(*_LOCKS):
+        tested = any(check.startswith(f"cd {home} ") for check in checks)
+        covered = {name for name in have if name not in _COVERS or _COVERS[name](Project(files), tested)}
+        if not tested and not project.first(*_LOCKS) and not (python_below and python.is_installed(project)):
             continue  # it accompanies the product: no check runs there, and no one pins its dependencies
         found = [list(ecosystem(project, hints)) for ecosystem in _ECOSYSTEMS]
-        # A workspace of the root covers its members.
-        lines += [line for part in found if not _covered(part, have) for line in part]
+        lines += [line for part in found if not _covered(part, covered) for line in part]
     lines += hints.lines()
     lines += [PlannedCheck(check, _why(check)) for check in checks]
     if listing.left_out:

@@ -79,6 +79,8 @@ _STARTERS = (
     *("bundle",),
 )
 _INSIDE = re.compile(r"^cd ([\w.@+-][\w./@+-]{0,200}) && ")
+_RUBY_TESTS = re.compile(r"(?:bundle exec )?ruby (?:-I\S{1,40} ){1,4}-e ")
+"""Loads all files of a directory; see `discover`."""
 _SOURCE = re.compile(r"\.(?:[cm]?[jt]sx?|py|rs|go|java|kt|c|cc|cpp|rb|php)$")
 _MANAGERS = ("npm", "pnpm", "yarn", "bun")
 _BETWEEN = ("run", "workspaces", "foreach", "'*'")
@@ -135,6 +137,8 @@ def kind_of(command: str) -> CheckKind:
     tool = tool_of(command)
     if tool is not None:
         return _TOOLS[tool][0]
+    if _RUBY_TESTS.match(command):
+        return "test"
     first, _, rest = command.partition(" ")
     if first == "make" and "check" in rest.split():
         return "test"  # the name that the GNU standards give to the tests

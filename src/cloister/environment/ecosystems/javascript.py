@@ -48,6 +48,12 @@ _YARN_1 = (
 digests in the lock file still decide."""
 
 
+_MEMBER = re.compile(r"(?!.*(?:^|/)node_modules/)(?:[^/]{1,100}/){1,4}package\.json")
+_MEMBERS = 200
+_NO_LOCK = "s=$?; git ls-files --error-unmatch yarn.lock 2> /dev/null || rm -f yarn.lock; exit $s"
+"""Yarn writes a lock file for a project that has none; the tree stays as it was."""
+
+
 def plan(project: Project, hints: Hints) -> Iterator[Line]:
     """What a directory with `package.json` needs."""
     if not project.has("package.json"):
@@ -73,8 +79,21 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
             yield Variable(
                 variable, value, f"{name} would download a program from a host that is no registry"
             )
-    if package.dependencies or package.dev or package.workspaces or lock:
+    joint = bool(package.workspaces) or project.has("pnpm-workspace.yaml")
+    if joint:  # without a lock file, the manifests of the members decide what is installed
+        members = [name for name in project.below() if _MEMBER.fullmatch(name)]
+        yield from (Used(project.path(name)) for name in ("pnpm-workspace.yaml", *members[:_MEMBERS]))
+    if package.dependencies or package.dev or joint or lock:
         yield Step(_install(project, manager, lock), lock or manifest, project.at)
+
+
+def covers(project: Project, tested: bool) -> bool:
+    """True if one installation at this place is enough for the packages below; `tested`: a check runs in one of them."""
+    package = package_of(project.text("package.json"))
+    if package.workspaces or project.has("pnpm-workspace.yaml") or project.has("lerna.json"):
+        return True
+    installs = package.dependencies or package.dev or any(project.first(*names) for names in _LOCKS.values())
+    return bool(installs) and not tested
 
 
 def _node(project: Project, hints: Hints) -> Toolchain:
@@ -142,7 +161,7 @@ def _install(project: Project, manager: str, lock: str | None) -> str:
         case "pnpm":
             return f"pnpm install {'--frozen-lockfile' if lock else '--no-lockfile'}"
         case "yarn" if project.has(".yarnrc.yml"):
-            return "yarn install --immutable"
+            return "yarn install --immutable" if lock else f"yarn install --no-immutable; {_NO_LOCK}"
         case "yarn" if lock:
             return _YARN_1
         case "yarn":

@@ -23,12 +23,14 @@ _EXTENSIONS = {
         "pdo_pgsql": "php-pgsql",
     },
 }
+_TEST = re.compile(r"tests/(?:[^/]{1,200}/){0,3}[^/]{1,200}Test\.php")
 _USUAL = ("php-cli", "php-xml", "php-mbstring", "php-curl", "php-zip", "composer", "unzip")
 
 
 def plan(project: Project, hints: Hints) -> Iterator[Line]:
     """What a directory with `composer.json` needs."""
     if not project.has("composer.json"):
+        yield from _plain(project)
         return
     manifest, lock = project.path("composer.json"), project.first("composer.lock")
     yield from (Used(name) for name in (manifest, lock) if name)
@@ -51,3 +53,15 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     if any("/" in name for name in every):
         yield Registry("@composer", lock or manifest)
         yield Step("composer install --no-interaction --no-progress --quiet", lock or manifest, project.at)
+
+
+def _plain(project: Project) -> Iterator[Line]:
+    """PHP without Composer: the interpreter, and Debian's PHPUnit."""
+    settings = project.first("phpunit.xml", "phpunit.xml.dist")
+    tests = [name for name in project.below() if _TEST.fullmatch(name)]
+    if settings is None and (not tests or project.at):
+        return
+    shown = settings or project.path(tests[0])
+    yield Toolchain("php", VERSION, "debian", shown)
+    names = ("php-cli", "php-xml", "php-mbstring", "phpunit")
+    yield from (AptPackage(name, f"PHP {VERSION}: {shown}") for name in names)

@@ -86,9 +86,26 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     yield from (Used(project.path(name)) for name in (*manifests, *wants.files))
     yield _toolchain(project, hints, shown)
     listed = wants.lock or wants.files or wants.groups or wants.packages or _dependencies(project)
-    if listed or (wants.itself and not _is_plain(project)):
+    # The tests of another project may import a nested one.
+    if listed or (wants.itself and (project.at or not _is_plain(project))):
         yield from _install(project, wants)
     yield from _libraries(project)
+
+
+def is_installed(project: Project) -> bool:
+    """True if the project itself can be installed."""
+    wants = _Wants()
+    _read_project(project, wants)
+    return wants.itself
+
+
+def covers(project: Project, tested: bool) -> bool:
+    """True if one installation at this place is enough for the projects below; `tested`: a check runs in one of them."""
+    wants = _Wants()
+    _read_project(project, wants)
+    if tested:
+        return wants.lock == "uv" and bool(table(project.toml("pyproject.toml"), "tool", "uv", "workspace"))
+    return bool(wants.lock or wants.itself or _dependencies(project))
 
 
 _MANIFESTS = (

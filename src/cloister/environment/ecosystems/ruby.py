@@ -20,6 +20,7 @@ from cloister.environment.versions import satisfies
 
 VERSION = "3.1"
 _RUBY = re.compile(r"""(?m)^\s{0,8}ruby\s{0,4}\(?["']([^"'\n]{1,40})["']""")
+_TEST = re.compile(r"(?:test|spec)/(?:[^/]{1,200}/){0,3}(?:test_[^/]{1,200}|[^/]{1,200}_(?:test|spec))\.rb")
 _LIBRARIES = {
     "pg": "libpq-dev",
     "mysql2": "default-libmysqlclient-dev",
@@ -33,6 +34,7 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     specs = [name for name in project.below() if "/" not in name and name.endswith(".gemspec")]
     manifest = project.first("Gemfile", *specs)
     if manifest is None:
+        yield from _plain(project)
         return
     names = ("Gemfile", "Gemfile.lock", *specs)
     yield from (Used(project.path(name)) for name in names if project.has(name))
@@ -56,3 +58,15 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     if project.has("Gemfile"):
         yield Registry("@gems", manifest)
         yield Step("bundle install --quiet", manifest, project.at)
+
+
+def _plain(project: Project) -> Iterator[Line]:
+    """Ruby without Bundler: the interpreter, and the test libraries that its tests use from Debian."""
+    tests = [name for name in project.below() if _TEST.fullmatch(name)]
+    rspec = any(name.endswith("_spec.rb") for name in tests)
+    if not tests or project.at:
+        return
+    shown = project.path("Rakefile") if project.has("Rakefile") else project.path(tests[0])
+    yield Toolchain("ruby", VERSION, "debian", shown)
+    names = ("ruby", "rake", "ruby-rspec") if rspec else ("ruby", "rake", "ruby-minitest", "ruby-test-unit")
+    yield from (AptPackage(name, f"Ruby {VERSION}: {shown}") for name in names)

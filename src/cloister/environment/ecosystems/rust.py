@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from cloister.environment.api import AptPackage, Line, Manager, Registry, Step, Toolchain, Used
 from cloister.environment.hints import Hints, Named
-from cloister.environment.listing import Project, string, table
+from cloister.environment.listing import Project, Table, string, table
 from cloister.environment.versions import parse
 
 VERSION = "1.96"
@@ -46,8 +46,25 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     for crate in sorted(names & _LIBRARIES.keys()):
         yield from (AptPackage(name, f"the crate {crate} links it") for name in _LIBRARIES[crate])
     yield Manager("cargo", "", "debian", lock or manifest)
+    if not _needs_registry(project, lock):
+        return
     yield Registry("@crates", lock or manifest)
     yield Step(f"cargo fetch{' --locked' if lock else ''}", lock or manifest, project.at)
+
+
+def _needs_registry(project: Project, lock: str | None) -> bool:
+    """False if every dependency is a directory of the repository."""
+    if lock is not None:
+        return "\nsource = " in project.head("Cargo.lock") or not project.head("Cargo.lock")
+    names = [name for name in project.below() if name == "Cargo.toml" or name.endswith("/Cargo.toml")]
+    return any(_foreign(project.toml(name)) for name in names)
+
+
+def _foreign(manifest: Table) -> bool:
+    tables = [manifest, table(manifest, "workspace"), *table(manifest, "target").values()]
+    kinds = ("dependencies", "dev-dependencies", "build-dependencies")
+    named = [one for part in tables for kind in kinds for one in table(part, kind).values()]
+    return any(not table(one).get("path") and not table(one).get("workspace") for one in named)
 
 
 def _named(project: Project) -> Named | None:
