@@ -51,13 +51,11 @@ from cloister.forge.change import Author
 from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone, RunRow
 from cloister.log.audit.details import fact
-from cloister.log.audit.export import CURSOR_FILE, Collector, HeadExport, check_endpoint, check_place, ship
 from cloister.log.audit.head import HeadFile
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, open_no_models, skipped
 from cloister.policy.api import Policy
-from cloister.runs import delivery
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
@@ -76,6 +74,7 @@ from cloister.sandbox.templates.catalog import Templates
 if TYPE_CHECKING:
     from cloister.agent.tools.mcp.door import Way
     from cloister.app.triggers.hooks import Hooks
+    from cloister.runs.delivery import Collector as Removal
 
 LAST_HEAD_SECONDS = 3.0
 """How long the end of a process waits for the export of the last signed head."""
@@ -147,13 +146,13 @@ def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doo
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
-def old_files(settings: Settings, backbone: Backbone, host: Providers) -> delivery.Collector:
+def old_files(settings: Settings, backbone: Backbone, host: Providers) -> "Removal":
     """What removes files that are older than the settings keep."""
+    from cloister.runs.delivery import Collector as Removal
+
     repositories, file = LocalRepositories(settings.data_dir), settings.file
     read = partial(whole_log, backbone)
-    return delivery.Collector(
-        backbone, read, repositories, file.save_points, settings.user, file.retention, host
-    )
+    return Removal(backbone, read, repositories, file.save_points, settings.user, file.retention, host)
 
 
 @asynccontextmanager
@@ -264,6 +263,8 @@ async def _exported(settings: Settings, log: Backbone) -> AsyncGenerator[None]:
             raise UserError("bad_config", "otlp_traces needs the collector's address: set otlp_endpoint.")
         yield
         return
+    from cloister.log.audit.export import CURSOR_FILE, Collector, check_endpoint, ship
+
     collector = Collector(check_endpoint(settings.file.otlp_endpoint), settings.otlp_headers)
     async with AsyncExitStack() as stack:
         work = partial(ship, log, settings.data_dir / CURSOR_FILE, collector)
@@ -291,10 +292,12 @@ def _look(host: Providers, pool: Pool) -> Look:
 @asynccontextmanager
 async def _heads_exported(settings: Settings) -> AsyncGenerator[None]:
     """Send the signed heads of the audit to the configured places while the block lasts, and once at its end."""
-    places = tuple(map(check_place, settings.file.audit_heads))
-    if not places:
+    if not settings.file.audit_heads:
         yield
         return
+    from cloister.log.audit.export import HeadExport, check_place
+
+    places = tuple(map(check_place, settings.file.audit_heads))
     export = HeadExport(HeadFile(settings.log_path).read, settings.data_dir, places)
     try:
         async with _background(export.run):

@@ -12,7 +12,6 @@ from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResul
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
 from cloister.feedback.goals import Goals, named, parts, wanted, wanted_check
-from cloister.feedback.integrity.weakening import moved_names, weakened
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
@@ -20,6 +19,12 @@ _NEW_COMPLAINTS = 50
 _LINE = re.compile(r"\blines? \d{1,9}")
 _CHANCE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}|\d\d:\d\d:\d\d|\d{1,20}\.\d{8,20}|\d{10,20}")
 """A random number or a time in the name of a test, which has another one in each run."""
+
+
+def _weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
+    from cloister.feedback.integrity.weakening import weakened  # noqa: PLC0415
+
+    return weakened(baseline, now)
 
 
 def compare(
@@ -36,7 +41,7 @@ def compare(
         tally.add(before.get(diagnosis.check), diagnosis)
     ran = {diagnosis.check for diagnosis in now}
     tally.missing.extend(check for check in before if check not in ran)
-    easier = weakened(baseline, now)
+    easier = _weakened(baseline, now) if now else {}
     unmet = [*tally.asked, *_unmet(asked, now, tally)]
     lost = tally.new or tally.missing or tally.skipped
     # If tests were made easier, a passing check proves nothing.
@@ -120,6 +125,8 @@ class _Tally:
             self.fixed.append(now.check)
         if _collected_nothing(now):
             return
+        from cloister.feedback.integrity.weakening import moved_names  # noqa: PLC0415  (slow to load, and first needed after the first request)
+
         here, moved = _Results(now), moved_names(before, now)
         # If the output only counts passing tests, an absent name passes, unless fewer tests ran.
         absent_passes = now.unlisted > 0 and _ran(now) >= _ran(before)

@@ -44,10 +44,6 @@ from cloister.model.api import Models
 from cloister.runs.attempts.base import BaseSandbox, phase
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
-from cloister.runs.attempts.ranking import choose_winner
-from cloister.runs.attempts.rebase import moved_base, rebase_ref
-from cloister.runs.attempts.tree import copy_files, inheritance
-from cloister.runs.delivery import make_result
 from cloister.runs.environments.layers import Site, set_up
 from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern, reachable, run_layer
 from cloister.runs.services import RunServices
@@ -94,6 +90,8 @@ async def _cancel_on_stop(journal: Journal, scope: anyio.CancelScope) -> None:
 
 async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending: RunFinished) -> RunFinished:
     """End a run early: its last save point becomes the change, undelivered."""
+    from cloister.runs.delivery import make_result  # noqa: PLC0415  (slow to load, and first needed after the first request)
+
     try:
         await make_result(services, journal, run, None)
     except Fenced:
@@ -164,6 +162,8 @@ class _Driver:
                 check_allowed(self._services.policy, models=every_name(unpaid))
                 models = self._paid(unpaid, request)
             winner = await self._work(request, base, models)
+            from cloister.runs.delivery import make_result  # noqa: PLC0415
+
             async with phase(self._journal, "change"):
                 await make_result(self._services, self._journal, self._run, winner)
         return winner
@@ -194,12 +194,16 @@ class _Driver:
         asked = rebase_due(events)
         if asked is None:
             return base
+        from cloister.runs.attempts.rebase import moved_base, rebase_ref  # noqa: PLC0415
+
         found = await self._bring(request, rebase_ref(events))
         await self._journal.append(*await moved_base(self._bare, events, found, asked.origin))
         return self._journal.index.last(BaseFixed) or base
 
     async def _inherit(self, admitted: RunAdmitted, origin: ForkedFrom) -> BaseFixed:
         """A forked run takes the base, the baseline and the conversation of its parent."""
+        from cloister.runs.attempts.tree import copy_files, inheritance  # noqa: PLC0415
+
         events = await self._services.log(origin.run)
         point, inherited = inheritance(events, admitted.request, admitted.who)
         base = next((body for body in inherited if isinstance(body, BaseFixed)), None)
@@ -271,6 +275,8 @@ class _Driver:
             async with phase(self._journal, "work"):
                 ended = await attempts.run()
             held.done()
+        from cloister.runs.attempts.ranking import choose_winner  # noqa: PLC0415
+
         return await choose_winner(self._journal, setup, ended)
 
     def _report(self, fraction: float | None, note: str) -> None:

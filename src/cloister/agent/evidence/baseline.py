@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from cloister.agent.evidence.run_checks import Shards, ShowCheck, find_checks, run_on_base
 from cloister.core.computer import Computer
-from cloister.core.diagnosis import Diagnosis
+from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import BaseFixed, BaselineTaken, ChecksChosen
 from cloister.core.log import Journal
 from cloister.core.requests import NewRun
@@ -24,6 +24,13 @@ class Baseline(NamedTuple):
     diagnoses: tuple[Diagnosis, ...] = ()
     goals: Goals | None = None
     """What must be green in the end; None is every check."""
+
+
+class Proof(NamedTuple):
+    """The results on the change alone, compared with the base."""
+
+    diagnoses: tuple[Diagnosis, ...]
+    comparison: Comparison
 
 
 AwaitBaseline = Callable[[], Awaitable[Baseline]]

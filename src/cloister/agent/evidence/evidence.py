@@ -12,9 +12,8 @@ from typing import NamedTuple, Protocol
 
 import anyio
 
-from cloister.agent.evidence.baseline import Baseline, BaselineLog
+from cloister.agent.evidence.baseline import Baseline, BaselineLog, Proof
 from cloister.agent.evidence.permission import Permission
-from cloister.agent.evidence.proof import Proof
 from cloister.agent.evidence.run_checks import Earlier, Since, run_affected
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -39,9 +38,7 @@ from cloister.environment.installers import only_here
 from cloister.feedback.affected import WORTH_SECONDS
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
-from cloister.feedback.integrity.weakening import permitted
 from cloister.feedback.report import tell
-from cloister.feedback.shown import left_over, permit
 
 _SAVE_SECONDS = 60.0
 """Granted beyond the time budget, so that finished work is saved."""
@@ -298,6 +295,9 @@ class Evidence:
         return sum(one.seconds for one in self.baseline) >= WORTH_SECONDS
 
     async def _check(self, step: int, before: str, tree: str) -> None:
+        from cloister.feedback.integrity.weakening import permitted  # noqa: PLC0415  (slow to load, and first needed after the first request)
+        from cloister.feedback.shown import permit  # noqa: PLC0415
+
         since = Since(before, tree, self._known, self.baseline, self.cpus)
         name = f"{self.attempt}-{step}"
         found = await run_affected(self.computer, self.checks, since, name, self._show)
@@ -341,6 +341,8 @@ class Evidence:
                 return end
 
     async def _objections(self, claim: Claim) -> str:
+        from cloister.feedback.shown import left_over  # noqa: PLC0415
+
         if self.commit == self.base:
             await self.baseline_ready()
         # Only the checks of this very commit refuse it before the proof.

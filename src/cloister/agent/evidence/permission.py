@@ -18,9 +18,6 @@ from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import AskAnswered, AskRaised, ChangedTests
 from cloister.core.log import Index, Journal
 from cloister.core.text import one_line
-from cloister.feedback.integrity.base_tests import configures_tests
-from cloister.feedback.integrity.versions import has_tests, is_allowed
-from cloister.feedback.shown import refused_for_tests
 
 _NAMES = 20
 _RULE = "the checks are green only if these changes of tests are accepted"
@@ -55,6 +52,10 @@ class Permission:
 
     async def ask(self, commit: str, found: Sequence[Diagnosis], compared: Comparison) -> str | None:
         """None if a person permits the tests of `commit` as they are; else why not, empty if it is not about tests."""
+        from cloister.feedback.integrity.base_tests import configures_tests  # noqa: PLC0415  (slow to load, and first needed after the first request)
+        from cloister.feedback.integrity.versions import has_tests, is_allowed  # noqa: PLC0415
+        from cloister.feedback.shown import refused_for_tests  # noqa: PLC0415
+
         if not refused_for_tests(found, compared):
             return ""
         tests = tuple(

@@ -7,11 +7,10 @@ failures that the change may not have caused. `shown` lists the tests that survi
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import msgspec
 
-from cloister.agent.evidence.baseline import AwaitBaseline
+from cloister.agent.evidence.baseline import AwaitBaseline, Proof
 from cloister.agent.evidence.permission import Permitted
 from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.run_checks import Earlier, Shards, ShowCheck, run_checks, run_loosely, run_part
@@ -86,13 +85,6 @@ class Task:
             return self
         base = await self.later()
         return replace(self, baseline=base.diagnoses, goals=base.goals, later=None)
-
-
-class Proof(NamedTuple):
-    """The results on the change alone, compared with the base."""
-
-    diagnoses: tuple[Diagnosis, ...]
-    comparison: Comparison
 
 
 async def run_proof(computer: Computer, task: Task, show: ShowCheck) -> Proof:

@@ -39,8 +39,6 @@ from cloister.feedback.discover import (
     scripts_of,
     wanted,
 )
-from cloister.feedback.experiments.select import only
-from cloister.feedback.parsers.test_runners.java import untouched
 
 Earlier = tuple[Diagnosis, ...] | Callable[[], Awaitable[tuple[Diagnosis, ...]]]
 """Earlier results, or a function that waits for them."""
@@ -410,6 +408,8 @@ class _Run:
 
     def _only(self, first: Diagnosis, suspects: Collection[str]) -> str | None:
         """The command line for the files of the suspects, if the check has others too."""
+        from cloister.feedback.experiments.select import only  # noqa: PLC0415  (slow to load, and first needed after the first request)
+
         files = {file_of(test) for test in first.failing if test.name in suspects}
         others = {file_of(test) for test in first.tests} - files
         return only(self.check, sorted(files), sorted(suspects)) if others or first.unlisted else None
@@ -426,6 +426,8 @@ class _Run:
         if stamp is not None:
             listed = await self.computer.run(shell(_JAVA_REPORTS, {"STAMP": stamp}, seconds=30))
             names += [name for name in decode(listed.out).split("\0") if name][:_REPORTS]
+            from cloister.feedback.parsers.test_runners.java import untouched  # noqa: PLC0415
+
             if directories := untouched(out):
                 find = (
                     "find",

@@ -6,6 +6,7 @@ the change has run there.
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import msgspec
 from anyio import to_thread
@@ -14,9 +15,10 @@ from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.errors import UserError
 from cloister.core.text import decode
-from cloister.feedback.integrity.versions import WHOLE, Version, versions
-from cloister.feedback.integrity.weakening import matters_when_new, may_matter, weakenings
 from cloister.feedback.report import around
+
+if TYPE_CHECKING:
+    from cloister.feedback.integrity.versions import Version
 
 _BASE = "refs/cloister/base"
 _SECONDS = 30.0
@@ -138,6 +140,12 @@ def _script(text: str, *args: str) -> Command:
 
 async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
     """How the working tree weakens checks, compared with the base. The proof refuses a file that is too large to inspect."""
+    from cloister.feedback.integrity.weakening import (  # noqa: PLC0415  (slow to load, and first needed after the first request)
+        matters_when_new,
+        may_matter,
+        weakenings,
+    )
+
     if not (await computer.run(_git("rev-parse", "--verify", "--quiet", _BASE))).ok:
         return ()
     changes = await changed_since_base(computer)
@@ -162,8 +170,10 @@ async def weakened_tests(computer: Computer) -> tuple[Weakening, ...]:
 
 async def _versions(
     computer: Computer, names: Sequence[str], new: Collection[str]
-) -> tuple[Version, ...] | None:
+) -> "tuple[Version, ...] | None":
     """The files on the base and now; None if they exceed the output limit."""
+    from cloister.feedback.integrity.versions import WHOLE, Version, versions  # noqa: PLC0415
+
     # `--text`: git would hide the content of a file that it takes for binary.
     options = ("--text", "--no-ext-diff", "--no-textconv", "--no-color", "--no-renames", WHOLE)
     shown = await computer.run(_git("--literal-pathspecs", "diff", *options, _BASE, "--", *names))
@@ -177,7 +187,7 @@ async def _versions(
 
 async def both_versions(
     computer: Computer, changed: Sequence[str], new: Sequence[str]
-) -> tuple[Version, ...] | None:
+) -> "tuple[Version, ...] | None":
     """The files on the base and now; None if a batch exceeds the output limit."""
     found: list[Version] = []
     names = (*changed, *new)

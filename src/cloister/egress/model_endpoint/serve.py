@@ -7,6 +7,7 @@ the budget of the attempt, or of the run, that the sandbox belongs to (`AskedMod
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 
 import anyio
 import msgspec
@@ -16,9 +17,6 @@ from cloister.core.ids import SandboxId
 from cloister.egress.http.exchange import BadBody, chunk, pieces
 from cloister.egress.http.head import HERE, Head
 from cloister.egress.model_endpoint.api import Asked, BadRequest, InsideModel, Wire, Writer
-from cloister.egress.model_endpoint.chat import Chat
-from cloister.egress.model_endpoint.messages import Messages
-from cloister.egress.model_endpoint.responses import Responses
 from cloister.egress.quota import BROKEN, shared_limiter
 from cloister.egress.streams import Inlet
 from cloister.model.api import Failure, FailureCode, Reply, TextDelta
@@ -45,14 +43,9 @@ _STREAM_HEAD = (
 )
 _VERSION = "/v1"
 """Of every path; it may be left out, because some clients append it to the address and others do not."""
+_CHAT = "/chat/completions"
 _COUNT = "/messages/count_tokens"
 _MODELS = "/models"
-_WIRES: dict[str, Wire] = {
-    "/chat/completions": Chat(),
-    "/responses": Responses(),
-    "/messages": Messages(),
-    _COUNT: Messages(),
-}
 _REASONS = {
     200: b"OK",
     400: b"Bad Request",
@@ -65,6 +58,17 @@ _REASONS = {
     503: b"Service Unavailable",
     529: b"Overloaded",
 }
+
+
+@cache
+def _wires() -> dict[str, Wire]:
+    """The formats by the path of their requests."""
+    # Slow to load, and most runs have no program inside that calls a model.
+    from cloister.egress.model_endpoint.chat import Chat  # noqa: PLC0415
+    from cloister.egress.model_endpoint.messages import Messages  # noqa: PLC0415
+    from cloister.egress.model_endpoint.responses import Responses  # noqa: PLC0415
+
+    return {_CHAT: Chat(), "/responses": Responses(), "/messages": Messages(), _COUNT: Messages()}
 
 
 class _No(Exception):
@@ -117,13 +121,14 @@ class Endpoint:
         client = _Hasty(client, self._send_seconds)
         path = head.path.rstrip("/")
         path = path.removeprefix(_VERSION) if f"{path}/".startswith(f"{_VERSION}/") else path
-        wire = _WIRES.get(path)
+        wires = _wires()
+        wire = wires.get(path)
         try:
             if head.method in ("GET", "HEAD") and (found := self._described(sandbox, path)) is not None:
                 await _send(client, 200, b"" if head.method == "HEAD" else msgspec.json.encode(found))
                 return
             if wire is None:
-                known = ", ".join(_VERSION + one for one in (*_WIRES, _MODELS))
+                known = ", ".join(_VERSION + one for one in (*wires, _MODELS))
                 raise _No(404, "not_found", f"There is {known} here.")
             if head.method != "POST":
                 raise _No(405, "bad_request", f"{head.path} is asked with POST.")
@@ -131,13 +136,13 @@ class Endpoint:
             with self._counted(sandbox) as use:
                 await self._call(path, head, client, model, use)
         except BadRequest as error:
-            await _send(client, 400, (wire or Chat()).error(400, "bad_request", str(error)))
+            await _send(client, 400, (wire or wires[_CHAT]).error(400, "bad_request", str(error)))
         except _No as no:
-            data = (wire or Chat()).error(no.status, no.code, no.message)
+            data = (wire or wires[_CHAT]).error(no.status, no.code, no.message)
             await _send(client, no.status, data, no.retry_seconds)
 
     async def _call(self, path: str, head: Head, client: Inlet, model: InsideModel, use: _Use) -> None:
-        wire = _WIRES[path]
+        wire = _wires()[path]
         size = 0
 
         def more(taken: int) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -29,12 +29,14 @@ from cloister.log.audit.chain import UNCHECKED
 from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
 from cloister.log.audit.head import HeadFile
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.audit.verify import Verdict
 from cloister.log.hub import Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.reader import PAGE, AuditReader, LogReader, Page
 from cloister.log.sqlite.transactions import encoded, from_a_person
 from cloister.log.sqlite.writer import Writer, open_writer
+
+if TYPE_CHECKING:
+    from cloister.log.audit.verify import Verdict
 
 
 class Follower:
@@ -172,7 +174,7 @@ class SqliteBackbone:
             head = await self._transact(lambda db: audit.accept(db, file, who, reason, self._now()))
             await to_thread.run_sync(file.replace, head)
 
-    async def verify_audit(self, pinned: str | None = None) -> Verdict:
+    async def verify_audit(self, pinned: str | None = None) -> "Verdict":
         return await self._audited(lambda reader: reader.verify(pinned))
 
     async def _audited(self, read: Callable[[AuditReader], T]) -> T:

@@ -9,9 +9,8 @@ from typing import Protocol
 import msgspec
 
 from cloister.agent.budget.metering import BudgetedModels
-from cloister.agent.evidence.baseline import BaselineLog
+from cloister.agent.evidence.baseline import BaselineLog, Proof
 from cloister.agent.evidence.permission import Permitted, any_permitted, permitted
-from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.agent.evidence.run_checks import Earlier, Shards
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Diagnosis
@@ -193,6 +192,8 @@ class AttemptSandboxes:
         `known` has earlier results; a test that is red only here is run once more.
         Programs inside may call the model `inside`, which the attempt pays.
         """
+
+        from cloister.agent.evidence.proof import Task, run_proof  # noqa: PLC0415  (slow to load, and first needed after the first request)
 
         def show(check: str, stream: Stream, data: bytes) -> None:
             self.journal.show(CommandOutput(attempt, check, stream, decode(data)))
