@@ -98,10 +98,10 @@ class Sandbox(Computer, Protocol):
     @property
     def info(self) -> SandboxInfo: ...
 
-    def fork(self) -> AbstractAsyncContextManager["Sandbox"]:
+    def fork(self, copied: Callable[[], None] | None = None) -> AbstractAsyncContextManager["Sandbox"]:
         """A new sandbox with a copy of the files; leaving the block destroys it.
 
-        The processes of this sandbox are stopped during the copy. If `info.fork` of the new one is `memory`, its
+        The processes of this sandbox are stopped during the copy; then `copied` is called, before the new one runs. If `info.fork` of the new one is `memory`, its
         processes are copies that go on, and their output is discarded. Concurrent forks may share one copy.
         """
         ...

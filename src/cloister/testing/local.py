@@ -9,7 +9,7 @@ import shutil
 import signal as signals
 import stat
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from itertools import count
@@ -396,10 +396,12 @@ class LocalSandbox(LocalComputer):
         self._lost.set()
 
     @asynccontextmanager
-    async def fork(self) -> AsyncGenerator["LocalSandbox"]:
+    async def fork(self, copied: Callable[[], None] | None = None) -> AsyncGenerator["LocalSandbox"]:
         if self._lost.is_set():
             raise SandboxLost("The sandbox was lost on purpose.")
         async with self._host.opened(self._spec, self._door, self) as made:
+            if copied is not None:
+                copied()
             yield made
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:

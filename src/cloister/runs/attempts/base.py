@@ -118,24 +118,34 @@ class BaseSandbox:
     async def _baseline(
         self, sandbox: Sandbox, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED
     ) -> None:
-        """Take the baseline in a fork; if that is lost, in a new sandbox. Without forks, in the sandbox, before any work."""
-        forked = False
+        """Take the baseline in a fork; if that is lost, in a new sandbox. Without forks, in the sandbox, before any work.
+
+        Work begins when the files are copied: the fork may still have services to start.
+        """
+        copied = opened = False
+
+        def begin() -> None:
+            nonlocal copied
+            if not copied:
+                copied = True
+                task_status.started()
+
         for life in range(_LIVES):
             try:
-                async with sandbox.fork() if life == 0 else self._fresh() as place:
-                    if not forked:
-                        forked = True
-                        task_status.started()
+                async with sandbox.fork(begin) if life == 0 else self._fresh() as place:
+                    opened = True
+                    begin()
                     await self._take(place, sandbox if self.alone else None)
                     return
             except (UserError, HostError):
-                if forked:
+                if opened or life == _LIVES - 1:
                     raise
-                await self._take(sandbox, None)
-                task_status.started()
-                return
+                if not copied:
+                    await self._take(sandbox, None)
+                    begin()
+                    return
             except Exception as error:
-                if not forked or not isinstance(sole(error), SandboxLost) or life == _LIVES - 1:
+                if not copied or not isinstance(sole(error), SandboxLost) or life == _LIVES - 1:
                     raise
         raise Bug("a baseline without a life")
 

@@ -7,7 +7,7 @@ Leaving them removes everything, after an error or a cancellation too.
 import logging
 import os
 import resource
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -114,13 +114,18 @@ class ContainerHost:
             yield sandbox
 
     @asynccontextmanager
-    async def fork(self, parent: ContainerSandbox) -> AsyncGenerator[Sandbox]:
+    async def fork(
+        self, parent: ContainerSandbox, copied: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Sandbox]:
         tools = await self._choose()
         request = parent.request
 
         async def copy(name: str) -> Root:
             async with parent.running.standing_still():
-                return await tools.store.fork(parent.running.root, name, request.spec.quota.disk_bytes)
+                root = await tools.store.fork(parent.running.root, name, request.spec.quota.disk_bytes)
+            if copied is not None:
+                copied()
+            return root
 
         child = ContainerRequest(
             request.spec, request.door, copy, parent.origin, request.template, parent.info.id

@@ -142,8 +142,8 @@ class ContainerSandbox(Link):
         self._host = host
         self._way = way
 
-    def fork(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._host.fork(self)
+    def fork(self, copied: Callable[[], None] | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        return self._host.fork(self, copied)
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         return await self._host.take_snapshot(self, name)

@@ -7,7 +7,7 @@ Its memory and disk are open files without names, so leaving the blocks removes 
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,8 +143,8 @@ class MicrovmSandbox(Link):
         self._waiting = 0
         self._shared: _Shared | None = None
 
-    def fork(self) -> AbstractAsyncContextManager[Sandbox]:
-        return self._host.fork(self)
+    def fork(self, copied: Callable[[], None] | None = None) -> AbstractAsyncContextManager[Sandbox]:
+        return self._host.fork(self, copied)
 
     async def snapshot(self, name: str | None = None) -> SnapshotInfo:
         async with self._copying:
@@ -323,10 +323,14 @@ class MicrovmHost:
         return await self._images.moment(tools, source, size, silent)
 
     @asynccontextmanager
-    async def fork(self, parent: MicrovmSandbox) -> AsyncGenerator[Sandbox]:
+    async def fork(
+        self, parent: MicrovmSandbox, copied: Callable[[], None] | None = None
+    ) -> AsyncGenerator[Sandbox]:
         tools = await self._choose()
         with ExitStack() as files:
             moment = await parent.moment(files)
+            if copied is not None:
+                copied()
             request = replace(parent.request, origin=parent.origin)
             async with self._opened(tools, request, moment, parent.info.id) as sandbox:
                 yield sandbox

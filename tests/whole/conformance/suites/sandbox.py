@@ -254,6 +254,22 @@ async def many_forks_at_once_are_all_whole(host: Host) -> None:
         expect(await text(parent, "echo it moves"), "it moves")
 
 
+async def a_fork_says_when_its_files_are_copied(host: Host) -> None:
+    """What is written after that is not in the fork, although it may not run yet."""
+    async with host.open(SandboxSpec()) as parent, anyio.create_task_group() as tasks:
+        copied = anyio.Event()
+
+        async def write() -> None:
+            await copied.wait()
+            await parent.write("number", b"1")
+
+        await parent.write("number", b"0")
+        tasks.start_soon(write)
+        async with parent.fork(copied.set) as child:
+            expect(copied.is_set(), True)
+            expect(await child.read("number"), b"0")
+
+
 COUNTER = """
 import os
 a, b = (os.open(name, os.O_CREAT | os.O_RDWR) for name in ("/work/a", "/work/b"))
