@@ -9,6 +9,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.conftest import CACHE
+from tests.whole.e2e.setup.ordinary import SINGLE, WORKSPACES, Sample
 
 from cloister.egress.packages import derive
 
@@ -32,8 +33,8 @@ def project(name: str, **files: str) -> Path:
     if not (at / ".git").exists():
         at.mkdir(parents=True, exist_ok=True)
         for path, text in files.items():
-            (at / path.replace("__", "/")).parent.mkdir(parents=True, exist_ok=True)
-            (at / path.replace("__", "/")).write_text(text)
+            (at / path).parent.mkdir(parents=True, exist_ok=True)
+            (at / path).write_text(text)
         git = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
         for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
             subprocess.run([*git, *args], cwd=at, check=True, env={"PATH": "/usr/bin:/bin", **DATES})
@@ -173,7 +174,7 @@ def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> N
             "package.json": json.dumps(package),
             ".gitignore": "node_modules/\n",
             "sum.js": "const is = require('is-number');\nexports.sum = (a, b) => is(a) ? a - b : 0;\n",
-            "test__sum.test.js": "const {test} = require('node:test');\nconst assert = require('assert');\n"
+            "test/sum.test.js": "const {test} = require('node:test');\nconst assert = require('assert');\n"
             "test('adds', () => assert.equal(require('../sum').sum(1, 2), 3));\n",
         },
     )
@@ -181,6 +182,32 @@ def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> N
     script = cloister.script(f'[[reply]]\nsay = "x"\n{fix}{DONE}')
     done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
     assert "✓ proven" in done.stdout
+    clean(repo)
+
+
+_QUICK = ("npm-workspace", "make")
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in _QUICK else pytest.mark.long)
+        for one in (*SINGLE, *WORKSPACES)
+    ],
+)
+def test_an_ordinary_repository_goes_green_without_configuration(cloister: Any, sample: Sample) -> None:
+    for name in sample.registries:
+        registry(name)
+    broken = sample.files[sample.file].replace(sample.good, sample.bad)
+    repo = project(f"ordinary-{sample.name}", **{**sample.files, sample.file: broken})
+    edit = f"old = {json.dumps(sample.bad)}, new = {json.dumps(sample.good)}"
+    script = cloister.script(
+        f'[[reply]]\nsay = "x"\ncalls = [{{ tool = "edit", path = "{sample.file}", {edit} }}]\n{DONE}'
+    )
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout
+    (end,) = bodies(cloister, "AttemptEnded")
+    assert end["comparison"]["fixed"] and not end["comparison"]["not_run"]
     clean(repo)
 
 
