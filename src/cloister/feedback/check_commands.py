@@ -186,9 +186,10 @@ _WRITES_FILE: dict[str, str] = {
     "vitest": f"--reporter=default --reporter=json --outputFile.json={_TO}",
     "mocha": f"--reporter json -O output={_TO}",
     "phpunit": f"--log-junit {_TO}",
+    "rake test": "TESTOPTS=-v",
     "ctest": "--output-on-failure",
 }
-"""Flags with which the tool writes a report. The text of CTest says more than its report. Every mocha knows `-O`; the
+"""Flags with which the tool writes a report, or names passing tests, too. The text of CTest says more than its report. Every mocha knows `-O`; the
 long name changed."""
 
 _SAYS: dict[str, str] = {

@@ -45,6 +45,7 @@ from cloister.feedback.parsers.test_runners.javascript import (
 )
 from cloister.feedback.parsers.test_runners.junit import junit
 from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text, with_other_sessions
+from cloister.feedback.parsers.test_runners.ruby import minitest_text
 from cloister.feedback.parsers.test_runners.rust import cargo_text
 from cloister.feedback.parsers.test_runners.tap import tap
 
@@ -64,6 +65,7 @@ _TESTS: tuple[Parser, ...] = (
     go_text,
     cargo_text,
     ctest_text,
+    minitest_text,
     maven_text,
     gradle_text,
     console_text,

@@ -539,7 +539,8 @@ def _workspace_tests(project: _Project, package: Package, manager: str) -> str:
         return "yarn workspaces foreach --all run test" if new else "yarn workspaces run test"
     return {
         "npm": "npm test --workspaces --if-present",
-        "pnpm": "pnpm --recursive test",
+        # One at a time, pnpm leaves the lines as the runner wrote them.
+        "pnpm": "pnpm --recursive --workspace-concurrency=1 --no-bail test",
         "bun": "bun run --filter '*' test",
     }[manager]
 
@@ -633,7 +634,7 @@ def _others(project: _Project) -> Iterator[tuple[str, str]]:
     elif re.search(r"TestTask|\btask:? \(?:test\b", project.text("Rakefile")):
         yield "bundle" if start else "rake", f"{start}rake test"
     elif any(_RUBY_TEST.fullmatch(name) for name in files):
-        yield "bundle" if start else "ruby", f"{start}ruby -Ilib -Itest -e '{_RUBY_ALL}'"
+        yield "bundle" if start else "ruby", f"{start}ruby -Ilib -Itest -e '{_RUBY_ALL}' -- -v"
     phpunit = "vendor/bin/phpunit" if "composer.json" in files else "phpunit"
     if "phpunit.xml" in files or "phpunit.xml.dist" in files:
         yield "php", phpunit

@@ -120,8 +120,8 @@ REPOSITORIES: dict[str, Repository] = {
             "pnpm-workspace.yaml": "packages:\n  - apps/*\n",
             "apps/web/package.json": scripts(test="vitest run"),
         },
-        ("pnpm --recursive test",),
-        ("pnpm --recursive test",),
+        ("pnpm --recursive --workspace-concurrency=1 --no-bail test",),
+        ("pnpm --recursive --workspace-concurrency=1 --no-bail test",),
     ),
     "a pnpm workspace with turbo": Repository(
         {
@@ -130,7 +130,7 @@ REPOSITORIES: dict[str, Repository] = {
             "apps/web/package.json": scripts(test="vitest run"),
         },
         ("npx turbo run test",),
-        ("pnpm --recursive test",),
+        ("pnpm --recursive --workspace-concurrency=1 --no-bail test",),
     ),
     "an npm workspace": same(
         {
@@ -282,7 +282,7 @@ REPOSITORIES: dict[str, Repository] = {
     ),
     "Ruby without Bundler": same(
         {"lib/sum.rb": "", "test/test_sum.rb": ""},
-        "ruby -Ilib -Itest -e 'Dir[\"./test/**/{test_*,*_test}.rb\"].sort.each { |file| require file }'",
+        "ruby -Ilib -Itest -e 'Dir[\"./test/**/{test_*,*_test}.rb\"].sort.each { |file| require file }' -- -v",
     ),
     "PHP without Composer": same({"src/Sum.php": "", "tests/SumTest.php": ""}, "phpunit tests"),
 }

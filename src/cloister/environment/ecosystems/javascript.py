@@ -50,8 +50,8 @@ digests in the lock file still decide."""
 
 _MEMBER = re.compile(r"(?!.*(?:^|/)node_modules/)(?:[^/]{1,100}/){1,4}package\.json")
 _MEMBERS = 200
-_NO_LOCK = "s=$?; git ls-files --error-unmatch yarn.lock 2> /dev/null || rm -f yarn.lock; exit $s"
-"""Yarn writes a lock file for a project that has none; the tree stays as it was."""
+_NO_LOCK = "yarn install --no-immutable && echo /yarn.lock >> $(git rev-parse --git-path info/exclude)"
+"""Yarn needs the lock file that it writes; it is no part of a change."""
 
 
 def plan(project: Project, hints: Hints) -> Iterator[Line]:
@@ -161,7 +161,7 @@ def _install(project: Project, manager: str, lock: str | None) -> str:
         case "pnpm":
             return f"pnpm install {'--frozen-lockfile' if lock else '--no-lockfile'}"
         case "yarn" if project.has(".yarnrc.yml"):
-            return "yarn install --immutable" if lock else f"yarn install --no-immutable; {_NO_LOCK}"
+            return "yarn install --immutable" if lock else _NO_LOCK
         case "yarn" if lock:
             return _YARN_1
         case "yarn":
