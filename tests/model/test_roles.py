@@ -8,8 +8,8 @@ from tests.model.provider_server import open_model_server
 from tests.whole.conformance.suites.model import check_failure, check_reply
 
 from cloister.core.errors import OutsideError, UserError
-from cloister.core.model_config import ModelRoutes
-from cloister.model.api import Role
+from cloister.core.model_config import ModelEntry, ModelRoutes
+from cloister.model.api import Image, Request, Role, UserMessage
 from cloister.model.names import Access
 from cloister.model.roles import Job, chain, check_roles, chosen, open_models, skipped
 
@@ -51,9 +51,9 @@ def test_the_request_counts_before_the_kind_before_the_repository() -> None:
     assert names("summarise", Job(front, model="script:x")) == ("google:s",)
 
 
-def script(tmp_path: Path, name: str, say: str) -> str:
+def script(tmp_path: Path, name: str, say: str, expect: str = "") -> str:
     path = tmp_path / f"{name}.toml"
-    path.write_text(f'[[reply]]\nsay = "{say}"\n', encoding="utf-8")
+    path.write_text(f'[[reply]]\nsay = "{say}"\nexpect = "{expect}"\n', encoding="utf-8")
     return f"script:{path}"
 
 
@@ -68,6 +68,16 @@ async def test_models_are_opened_when_they_are_asked_and_shared_by_name(tmp_path
         assert (failure.code, failure.retryable) == ("bad_request", False)
         with pytest.raises(UserError):
             models.named("unheard-of")
+
+
+async def test_a_model_that_cannot_see_gets_a_sentence_for_pictures(tmp_path: Path) -> None:
+    sees = script(tmp_path, "sees", "I see.", expect="picture: image/png, 3 bytes")
+    blind = script(tmp_path, "blind", "I do not.", expect="you cannot see")
+    entry = {blind: ModelEntry(sees=False)}
+    asked = Request("s", (UserMessage("Look.", (Image(b"png", "image/png"),)),), ())
+    async with open_models(Access(routes=ModelRoutes(code=sees, entry=entry)), Job("/srv")) as models:
+        assert (await check_reply(models.role("code"), asked)).text == "I see."
+        assert (await check_reply(models.named(blind), asked)).text == "I do not."
 
 
 async def test_the_only_model_for_code_is_opened_at_once_so_that_a_dead_server_fails_early() -> None:

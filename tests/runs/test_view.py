@@ -72,6 +72,7 @@ from cloister.core.events import (
     RunResumed,
     SandboxClosed,
     SandboxOpened,
+    SandboxUsed,
     SaveRefused,
     SkillsPinned,
     StopRequested,
@@ -195,6 +196,7 @@ EVERY: tuple[AnyBody, ...] = (
     ResumeRequested("bob"),
     StopRequested("bob"),
     InterruptRequested("bob"),
+    SandboxUsed(0, "s-1", "terminal", "bash", "bob"),
     RunFinished("proven", "all green", 0),
 )
 

@@ -108,7 +108,7 @@ def ask(path: str, method: str, served: Served, run: str | None = None) -> None:
     @given(case=st.one_of(*(operation.as_strategy(generation_mode=mode) for mode in modes)))
     def examples(case: Any) -> None:
         if run is not None:
-            case.path_parameters = {"run": run}
+            case.path_parameters = {**(case.path_parameters or {}), "run": run}
         check(case, served)
 
     examples()

@@ -56,6 +56,7 @@ from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, open_no_models, skipped
 from cloister.policy.api import Policy
+from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
@@ -63,7 +64,7 @@ from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
-from cloister.sandbox.api import Host, Report
+from cloister.sandbox.api import Host, Report, Sandbox
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
@@ -99,10 +100,23 @@ class App:
     """Builds and checks the environment of a repository."""
     overview: Overview
     """The rows of all runs and the sandboxes, as they change."""
+    of_runs: RunSandboxes
+    """The sandboxes of attempts, which people may enter."""
     hooks: "Hooks | None" = None
     """Takes webhooks, in a server whose settings have some."""
     provider: LoginProvider | None = None
     """Where people log in, if the settings name it."""
+
+    def entered(self, sandbox: str) -> Sandbox:
+        """A sandbox made by hand, or that of an attempt. Raises `UserError` (`no_such_sandbox`)."""
+        found = self.of_runs.find(sandbox)
+        return self.sandboxes.get(sandbox) if found is None else found.sandbox
+
+    async def previewed(self, sandbox: str, who: str, port: int) -> Sandbox:
+        """As `entered`, for a look at a port, which the log of a run records."""
+        if (found := self.of_runs.find(sandbox)) is not None:
+            await found.record_preview(self.backbone.append_outside, who, port)
+        return self.entered(sandbox)
 
 
 async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
@@ -449,8 +463,8 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
             hooks = await stack.enter_async_context(received)
         set_up = partial(set_up_repository, services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)
-        overview = _overview(backbone, sandboxes, supervisor)
-        app = App(*parts, set_up, overview, hooks, login_provider(settings, doorway.vault))
+        more = (_overview(backbone, sandboxes, supervisor), services.sandboxes, hooks)
+        app = App(*parts, set_up, *more, login_provider(settings, doorway.vault))
         async with _triggered(app):
             yield app
 

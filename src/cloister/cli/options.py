@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from cloister.app.settings import Settings
     from cloister.app.verbs.api import Verbs
+    from cloister.core.requests import Attachment
 
 
 T = TypeVar("T")
@@ -162,6 +163,15 @@ AllowTestChanges = Annotated[
         help="Test files that the task may change, as in 'tests/test_old.py' or 'tests/**'; repeat for several.",
     ),
 ]
+AttachedFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--attach",
+        metavar="FILE",
+        help="A picture or a text file for the model; repeat for several.",
+        show_default=False,
+    ),
+]
 AskTestChanges = Annotated[
     bool | None,
     typer.Option(
@@ -178,3 +188,27 @@ After = Annotated[int, typer.Option("--after", metavar="SEQ", min=0, help="Only 
 AttemptNumber = Annotated[
     int | None, typer.Option("--attempt", metavar="K", min=0, help="Only this attempt of the run.")
 ]
+
+
+def read_attached(paths: Sequence[Path] | None) -> tuple[tuple[str, bytes], ...]:
+    """The files of `--attach`, by name. Raises `UserError` (`no_such_file`, `attachment_too_large`)."""
+    from cloister.core.limits import IMAGE_BYTES
+
+    found: list[tuple[str, bytes]] = []
+    for path in paths or ():
+        try:
+            with path.expanduser().open("rb") as file:
+                data = file.read(IMAGE_BYTES + 1)
+        except OSError as error:
+            raise UserError("no_such_file", f"{path} cannot be attached: {error.strerror}.") from None
+        if len(data) > IMAGE_BYTES:
+            raise UserError(
+                "attachment_too_large", f"{path} is too large: at most {IMAGE_BYTES:,} bytes can be attached."
+            )
+        found.append((path.name, data))
+    return tuple(found)
+
+
+async def attached(verbs: "Verbs", files: Sequence[tuple[str, bytes]]) -> "tuple[Attachment, ...]":
+    """Store the files where the run will be driven."""
+    return tuple([await verbs.runs.attach(name, data) for name, data in files])

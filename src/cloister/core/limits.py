@@ -18,6 +18,12 @@ IMAGE_BYTES = 3_932_160
 IMAGES = 16
 """Images of one message."""
 
+ATTACHMENTS = 8
+"""Pictures and text files of one message."""
+RUN_ATTACHMENTS = 24
+ATTACHED_BYTES = 16_777_216
+"""All attachments of one run together: what every provider takes in one request."""
+
 RUN_RULES = 200
 """Rules in one request for a run."""
 

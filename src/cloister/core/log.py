@@ -34,7 +34,7 @@ from cloister.core.events import (
     ToolReturned,
     TurnEnded,
 )
-from cloister.core.requests import NewRun
+from cloister.core.requests import Attachment, NewRun
 
 _OF_A_TURN = (
     ActionDecided,
@@ -53,6 +53,18 @@ def request_of(events: Sequence[Event]) -> NewRun:
     body = events[0].body
     assert isinstance(body, RunAdmitted)  # noqa: S101
     return body.request
+
+
+def attachments_of(events: Sequence[Event]) -> tuple[Attachment, ...]:
+    """What was attached to the prompts of a run, those that a fork inherited included."""
+    found: list[Attachment] = []
+    for event in events:
+        body = event.body.body if isinstance(event.body, Inherited) else event.body
+        if isinstance(body, RunAdmitted):
+            found += body.request.attachments
+        elif isinstance(body, PromptReceived):
+            found += body.attachments
+    return tuple(found)
 
 
 B = TypeVar("B", bound=EventBody)

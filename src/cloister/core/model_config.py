@@ -26,6 +26,8 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     mode: Literal["tools", "json"] = "tools"
     """`json`: one JSON object per turn under a schema, for models too small to call tools."""
+    sees: bool | None = None
+    """Whether it takes pictures; None: as usual for its provider."""
     window: Annotated[int, msgspec.Meta(ge=1_024, le=1_000_000_000)] | None = None
     """Context window in tokens."""
     input_price: Dollars | None = None

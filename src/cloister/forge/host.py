@@ -425,4 +425,5 @@ def _remove(bare: Path, who: str) -> Removed:
     # The mark comes first: it explains a repository that is only half deleted.
     (bare.parent / _MARK).write_bytes(msgspec.json.encode(removed))
     shutil.rmtree(bare, ignore_errors=True)
+    shutil.rmtree(bare.parent / "attachments", ignore_errors=True)
     return removed

@@ -116,6 +116,20 @@ class Failure(msgspec.Struct, frozen=True, tag="failure"):
     """The usage of the failed call, if reported; None if the reply had not begun."""
 
 
+_UNSEEN = "(Pictures are attached to this message, but you cannot see them. If they matter, ask for a description in words.)"
+
+
+def blind(request: Request) -> Request:
+    """The request for a model that takes no pictures: a sentence stands in their place."""
+    messages = tuple(
+        message
+        if isinstance(message, AssistantMessage) or not message.images
+        else msgspec.structs.replace(message, text=f"{message.text}\n\n{_UNSEEN}", images=())
+        for message in request.messages
+    )
+    return msgspec.structs.replace(request, messages=messages)
+
+
 class Model(Protocol):
     """One language model behind one name."""
 

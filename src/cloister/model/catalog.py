@@ -111,6 +111,9 @@ FREE = frozenset({SCRIPT, LOCAL})
 """Kinds of models that cost nothing."""
 
 
+_SEEING = frozenset({"anthropic", "openai", "openai-responses", "google", "bedrock", "openrouter", SCRIPT})
+"""Kinds whose models take pictures, unless the settings say otherwise."""
+
 MILLION = 1_000_000
 
 
@@ -122,6 +125,14 @@ def cost(name: str, usage: Usage, entries: Mapping[str, ModelEntry]) -> float | 
     if name.partition(":")[0] in FREE:
         return 0.0
     return _table_price(name, usage)
+
+
+def sees(name: str, entries: Mapping[str, ModelEntry]) -> bool:
+    """Whether the model with this full name takes pictures."""
+    entry = entries.get(name)
+    if entry is not None and entry.sees is not None:
+        return entry.sees
+    return name.partition(":")[0] in _SEEING and (entry is None or entry.mode == "tools")
 
 
 def window(name: str, entries: Mapping[str, ModelEntry], files: Shelf = NO_SHELF) -> int | None:

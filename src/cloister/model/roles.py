@@ -1,6 +1,6 @@
 """Chooses and opens the models for the roles of one run."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import get_args
@@ -12,10 +12,21 @@ from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.core.addresses import repository_matches
 from cloister.core.errors import CloisterError, OutsideError, UserError, sole
-from cloister.core.model_config import ModelRoutes, RoleModels
+from cloister.core.model_config import ModelEntry, ModelRoutes, RoleModels
 from cloister.core.requests import Usage
-from cloister.model.api import Failure, Model, Models, NoModels, Reply, Request, Role, TextDelta, single
-from cloister.model.catalog import cost, load_prices, window
+from cloister.model.api import (
+    Failure,
+    Model,
+    Models,
+    NoModels,
+    Reply,
+    Request,
+    Role,
+    TextDelta,
+    blind,
+    single,
+)
+from cloister.model.catalog import cost, load_prices, sees, window
 from cloister.model.names import Access, choose, open_model
 
 
@@ -194,6 +205,10 @@ class _Later:
         opened = self._shelf.opened(self._name)
         return self._name if opened is None else opened.name
 
+    @property
+    def _entries(self) -> Mapping[str, ModelEntry]:
+        return self._shelf.access.routes.entry
+
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncGenerator[AsyncIterator[TextDelta | Reply | Failure]]:
         try:
@@ -201,6 +216,8 @@ class _Later:
         except CloisterError as error:
             yield single(_failure(error))
             return
+        if not (sees(self._name, self._entries) or sees(model.name, self._entries)):
+            request = blind(request)
         async with model.stream(request) as items, aclosing(self._priced(items, model.name)) as priced:
             yield priced
 

@@ -372,7 +372,8 @@ def next_turn(script: Script, messages: Sequence[Message]) -> _Turn:
             given = _marked(script, message) or _advance(script, given, "\n".join(seen))
             seen = []
         else:
-            seen.append(message.text)
+            pictures = (f"[picture: {one.media_type}, {len(one.data)} bytes]" for one in message.images)
+            seen.append("\n".join((message.text, *pictures)))
     return _advance(script, given, "\n".join(seen))
 
 

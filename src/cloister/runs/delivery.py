@@ -28,6 +28,7 @@ from cloister.core.events import (
     Event,
     PromptReceived,
     RunAdmitted,
+    SandboxUsed,
 )
 from cloister.core.ids import RunId
 from cloister.core.log import (
@@ -270,9 +271,9 @@ def _message(events: Sequence[Event], run: RunId, winner: AttemptEnded | None, l
 
 
 def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]:
-    """A line for each person who asked for the change of this round and whose address the settings name."""
+    """A line for each person who asked for the change of this round, or worked on it, and whose address the settings name."""
     start = round_start(events)
-    asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived)]
+    asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived | SandboxUsed)]
     if start == 0 and isinstance(events[0].body, RunAdmitted):
         asked.insert(0, events[0].body.who)
     names = dict.fromkeys(who.removesuffix(" (review)").removesuffix(" (trigger)") for who in asked)

@@ -36,7 +36,7 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, rebase_due, round_start
+from cloister.core.log import Journal, attachments_of, rebase_due, round_start
 from cloister.core.requests import NewRun
 from cloister.core.system import in_thread
 from cloister.forge.api import Base
@@ -154,6 +154,7 @@ class _Driver:
         async with AsyncExitStack() as opened:
             unpaid = await opened.enter_async_context(self._services.models(admitted.request))
             base = await self._fetch(admitted)
+            await self._keep_attachments(admitted.request)
             request = await self._fix_rules(admitted.request, base, unpaid)
             models = self._paid(unpaid, request)
             if kind := await self._kind(request, models):
@@ -167,6 +168,12 @@ class _Driver:
             async with phase(self._journal, "change"):
                 await make_result(self._services, self._journal, self._run, winner)
         return winner
+
+    async def _keep_attachments(self, request: NewRun) -> None:
+        """Have the files of all prompts with the run, those of the run that it continues included."""
+        if given := attachments_of(self._journal.events):
+            others = () if request.forked_from is None else (request.forked_from.run,)
+            await in_thread(self._services.attachments.keep, self._run, given, *others)
 
     # Fetch.
 

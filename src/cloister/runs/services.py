@@ -25,10 +25,12 @@ from cloister.egress.rules import DoorEvent
 from cloister.forge import Forges
 from cloister.forge.api import RunRepositories
 from cloister.forge.change import AUTHOR, Author, branch_name
+from cloister.log.attachments import Attachments
 from cloister.log.audit.entry import Checkpoint
 from cloister.model.api import Models
 from cloister.policy.api import Policy
 from cloister.policy.layers import least
+from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.run_rules import RuleFiles, run_layer
 from cloister.runs.templates import Warming
 from cloister.sandbox.api import Host, Sandbox, SandboxSpec
@@ -81,8 +83,15 @@ class RunServices:
     """What models read beside their tasks."""
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
+    sandboxes: RunSandboxes = field(default_factory=RunSandboxes)
+    """Lists the sandboxes of attempts, for people who enter them."""
     audit_head: Callable[[], Checkpoint | None] = lambda: None
     """Reads the signed head of the audit. Raises `HostError`."""
+
+    @property
+    def attachments(self) -> Attachments:
+        """The files that belong to prompts."""
+        return Attachments(self.data_dir)
 
     async def full_disk(self, error: BaseException) -> str | None:
         """The sentence about the full disk that `error` comes from; None for any other error.

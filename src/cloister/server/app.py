@@ -204,7 +204,7 @@ def _complete(path: str, operation: Document) -> None:
     for parameter in cast("list[Document]", operation.get("parameters", ())):
         if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
             parameter["schema"].setdefault("minimum", 0)  # Litestar drops a minimum of 0 there
-    if operation["operationId"] in ("writeFile", "writeTree"):
+    if operation["operationId"] in ("writeFile", "writeTree", "attach"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
     if operation["operationId"] in (

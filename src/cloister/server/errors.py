@@ -39,6 +39,7 @@ _CONFLICT = {
     "run_not_paused",
     "run_paused",
     "run_removed",
+    "sandbox_of_run",
     "several_asks",
     "task_id_taken",
     "template_in_use",

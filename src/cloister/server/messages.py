@@ -11,7 +11,7 @@ from cloister.app.verbs.api import RunVerbs, Verbs
 from cloister.core.errors import UserError, describe
 from cloister.core.events import Delta, Event
 from cloister.core.ids import RunId
-from cloister.core.requests import Origin
+from cloister.core.requests import Attachment, Origin
 from cloister.server.errors import Problem
 
 SEQ_MAX = 2**53
@@ -87,6 +87,8 @@ class Say(_ClientMessage, frozen=True):
 
     text: str
     origin: Origin = "user"
+    attachments: tuple[Attachment, ...] = ()
+    """As `PUT /v1/attachments` answered."""
 
 
 class Stop(_ClientMessage, frozen=True):
@@ -187,8 +189,8 @@ async def take(verbs: Verbs, run: RunId, message: ClientMessage) -> Done:
 
 async def _steer(runs: RunVerbs, run: RunId, message: _Steering) -> Event:
     match message:
-        case Say(id=key, text=text, origin=origin):
-            return await runs.say(run, text, origin, key)
+        case Say(id=key, text=text, origin=origin, attachments=attachments):
+            return await runs.say(run, text, origin, key, attachments)
         case Stop(id=key):
             return await runs.stop(run, key)
         case Interrupt(id=key):

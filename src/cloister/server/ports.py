@@ -19,7 +19,7 @@ from websockets.typing import Origin, Subprotocol
 from websockets.uri import parse_uri
 
 from cloister.core.errors import OutsideError
-from cloister.server.auth import SUBPROTOCOL
+from cloister.server.auth import SUBPROTOCOL, caller_of
 from cloister.server.errors import Problem, problem
 from cloister.server.port_headers import Address, address, to_client, to_inside
 
@@ -219,7 +219,8 @@ def with_ports(inner: ASGIApp, app: "App") -> ASGIApp:
 async def _socket(app: "App", where: Address, scope: WebSocketScope, receive: Receive, send: Send) -> None:
     await receive()  # websocket.connect
     try:
-        stream = await app.sandboxes.get(where.sandbox).dial(where.port)
+        sandbox = await app.previewed(where.sandbox, caller_of(scope).name, where.port)
+        stream = await sandbox.dial(where.port)
     except Exception as error:  # every error ends the conversation
         status, body = problem(error)
         await _deny(send, status, msgspec.json.encode(body))
@@ -237,7 +238,8 @@ async def _deny(send: Send, status: int, body: bytes) -> None:
 async def _http(app: "App", where: Address, scope: HTTPScope, receive: Receive, send: Send) -> None:
     exchange = _Exchange(where, scope, receive, send)
     try:
-        async with await app.sandboxes.get(where.sandbox).dial(where.port) as stream:
+        sandbox = await app.previewed(where.sandbox, caller_of(scope).name, where.port)
+        async with await sandbox.dial(where.port) as stream:
             await exchange.run(stream)
     except Exception as error:  # every error ends the request
         status, body = problem(error)

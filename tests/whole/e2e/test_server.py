@@ -156,3 +156,78 @@ def test_a_port_inside_is_a_port_here(cloister: Any) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
     cloister("sandbox", "rm", sandbox)
+
+
+WAITS = """
+[[reply]]
+expect = "picture: image/png, 12 bytes"
+calls = [{ tool = "bash", command = "until [ -e /tmp/go ]; do sleep 0.1; done; python3 -m pytest -q | tail -n 1", seconds = 600 }]
+
+[[reply]]
+expect = "tester works in this sandbox by hand"
+calls = [{ tool = "finish", summary = "Everything is green." }]
+
+[[reply]]
+expect = "red"
+say = "It is red in truth."
+"""
+
+FOOLED = """
+import os, sys
+at = next(p for p in sys.path if p.endswith("-packages"))
+lie = "import os, sys\\nif 'pytest' in ' '.join(sys.orig_argv):\\n  print('45 passed in 0.1s')\\n  os._exit(0)\\n"
+open(os.path.join(at, "sitecustomize.py"), "w").write(lie)
+"""
+"""Makes every pytest of the sandbox say that all tests passed."""
+
+
+def test_a_person_in_the_sandbox_is_named_in_the_log_and_cannot_fool_the_proof(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    script = cloister.script(WAITS)
+    shot = cloister.cwd / "shot.png"
+    shot.write_bytes(b"\x89PNG\r\n\x1a\nshot")
+    cloister(
+        "run",
+        "Fix it.",
+        "--repo",
+        str(ledger),
+        "--model",
+        script,
+        "--steps",
+        "4",
+        "--attach",
+        str(shot),
+        "--detach",
+    )
+    cloister.until(lambda: cloister.has("ActionDecided") and cloister.has("BaselineTaken"))
+    run = cloister.events()[0]["run"]
+    inside = cloister("sandbox", "exec", run, "--", "git", "log", "--format=%s", "-1")
+    assert inside.stdout == "base\n"
+    cloister("sandbox", "exec", f"{run}/0", "--user", "root", "--", "python3", "-c", FOOLED)
+    local = cloister.cwd / "note.txt"
+    local.write_text("by hand\n")
+    sandbox = next(body["sandbox"] for body in bodies(cloister) if body["type"] == "SandboxUsed")
+    cloister("sandbox", "cp", str(local), f"{sandbox}:note.txt")
+    refused = cloister("sandbox", "rm", sandbox, code=2)
+    assert f"that of run {run}" in refused.stderr
+    assert sandbox not in cloister("sandbox", "ls").stdout
+    cloister("sandbox", "exec", run, "--", "touch", "/tmp/go")
+    cloister("watch", "last", code=None)
+    used = [body for body in bodies(cloister) if body["type"] == "SandboxUsed"]
+    assert [(one["how"], one["attempt"]) for one in used] == [
+        ("command", 0), ("command", 0), ("file", 0), ("command", 0),
+    ]  # fmt: skip
+    assert used[0]["what"] == "git log --format=%s -1"
+    assert len({one["who"] for one in used}) == 1
+    # The files are part of the change, and the proof ran where nothing else of theirs is.
+    end = bodies(cloister)[-1]
+    assert end["type"] == "RunFinished" and end["outcome"] not in ("proven", "unbroken")
+    assert "note.txt" in cloister("diff", "last").stdout
+    gone = cloister("sandbox", "exec", run, "--", "true", code=2)
+    assert "works in no sandbox now" in gone.stderr
+    entries = json.loads("[" + ",".join(cloister("audit", "show", "--json").stdout.splitlines()) + "]")
+    assert sum(entry["kind"] == "SandboxUsed" for entry in entries) == len(used)
+
+
+def bodies(cloister: Any) -> list[dict[str, Any]]:
+    return [event["body"] for event in cloister.events()]

@@ -22,12 +22,12 @@ export function path(strings: TemplateStringsArray, ...values: Array<string | nu
   return String.raw({ raw: strings }, ...values.map((value) => encodeURIComponent(value)));
 }
 
-async function request(method: string, address: string, body?: unknown, key?: string): Promise<Response> {
+async function request(method: string, address: string, body?: unknown, key?: string, raw?: Blob): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(address, {
       method,
-      ...(body === undefined ? {} : { body: JSON.stringify(body) }),
+      ...(raw ? { body: raw } : body === undefined ? {} : { body: JSON.stringify(body) }),
       headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...(key ? { "idempotency-key": key } : {}) },
     });
   } catch {
@@ -55,6 +55,11 @@ export async function getText(address: string): Promise<string> {
 export async function send<T>(method: "POST" | "PUT" | "DELETE", address: string, body?: unknown): Promise<T> {
   const response = await request(method, address, body);
   return (response.status === 204 ? undefined : await response.json()) as T;
+}
+
+/** Sends a file as it is. */
+export async function put<T>(address: string, file: Blob): Promise<T> {
+  return (await (await request("PUT", address, undefined, undefined, file)).json()) as T;
 }
 
 let unsure: { what: string; key: string; since: number } | null = null;

@@ -3,12 +3,10 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { get, path, send } from "../api/client";
 import type { Admitted, Event, RunRow, RunWish } from "../api/records";
+import { useAttachments } from "../parts/attach";
 import { useLoad } from "../parts/load";
 import { Command, Failed } from "../parts/notes";
 import { go, query } from "../router";
-import { bytes } from "../text/format";
-
-const FILE_BYTES = 200_000;
 
 type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; n: string; tier: string; dollars: string; steps: string; hosts: string };
 const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "" };
@@ -36,22 +34,16 @@ export function NewRunPage() {
     const last = runs.data?.[0]?.repo;
     if (last && !from) setForm((before) => (before.repo ? before : { ...before, repo: last }));
   }, [runs.data]);
+  const attaching = useAttachments(setFailure, () => (key.current = crypto.randomUUID()));
   const start = async () => {
     setBusy(true);
+    const kept = attaching.files.length ? { attachments: attaching.files } : {};
     try {
-      const made = await send<Admitted>("POST", "/v1/runs", { ...wishOf(form), key: key.current });
+      const made = await send<Admitted>("POST", "/v1/runs", { ...wishOf(form), ...kept, key: key.current });
       go(`/runs/${made.id}`);
     } catch (error) {
       setFailure(error);
       setBusy(false);
-    }
-  };
-  const drop = async (files: FileList | undefined) => {
-    for (const file of files ?? []) {
-      const text = file.size <= FILE_BYTES && !file.type.startsWith("image/") ? await file.text() : null;
-      if (text === null || text.includes("\u0000")) {
-        setFailure(new Error(`${file.name} cannot be added: only text of at most ${bytes(FILE_BYTES)}.`));
-      } else set({ prompt: `${form.prompt}\n\n${file.name}:\n\`\`\`\n${text.trimEnd()}\n\`\`\`\n` });
     }
   };
   const field = (name: keyof Form, label: string, placeholder: string, more: Record<string, unknown> = {}) => (
@@ -74,20 +66,16 @@ export function NewRunPage() {
           <textarea
             rows={8}
             value={form.prompt}
-            placeholder="Fix the rounding in split(). Markdown is fine; drop a log file here."
+            placeholder="Fix the rounding in split(). Markdown is fine; drop or paste a picture or a log file."
             ref={(element) => {
               if (element && !form.prompt && document.activeElement === document.body) element.focus();
             }}
             onInput={(event) => set({ prompt: event.currentTarget.value })}
             onKeyDown={(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && form.prompt && form.repo && void start()}
-            onDragOver={(event) => event.preventDefault()}
-            onDrop={(event) => {
-              if (!event.dataTransfer?.files.length) return;
-              event.preventDefault();
-              void drop(event.dataTransfer.files);
-            }}
+            {...attaching.field}
           />
         </label>
+        {attaching.list}
         {field("repo", "Repository", "a git address, or a directory on the server", { list: "repos", required: true })}
         <datalist id="repos">
           {repos.map((repo) => (
@@ -119,7 +107,8 @@ export function NewRunPage() {
         </details>
         {failure !== null && <Failed error={failure} />}
         <div class="answers">
-          <button class="main" disabled={busy || !form.prompt.trim() || !form.repo.trim()}>Start</button>
+          {attaching.button}
+          <button class="main" disabled={busy || attaching.busy || !form.prompt.trim() || !form.repo.trim()}>Start</button>
           <Command text={`cloister run ${JSON.stringify(form.prompt.split("\n")[0]?.slice(0, 60) || "…")} --repo ${form.repo || "."}`} />
         </div>
       </form>

@@ -2,6 +2,7 @@
 
 import { useRef, useState } from "preact/hooks";
 import { path, steer } from "../api/client";
+import { useAttachments } from "../parts/attach";
 import { Icon } from "../parts/icons";
 import { useKeys } from "../parts/keys";
 import { Failed } from "../parts/notes";
@@ -13,6 +14,7 @@ export function Composer({ run, fold, may }: { run: string; fold: Fold; may: boo
   const [failure, setFailure] = useState<unknown>(null);
   const [busy, setBusy] = useState(false);
   const field = useRef<HTMLTextAreaElement>(null);
+  const attaching = useAttachments(setFailure);
   const over = fold.state === "finished";
   const attempt = async (what: () => Promise<unknown>, done?: () => void) => {
     setBusy(true);
@@ -26,7 +28,12 @@ export function Composer({ run, fold, may }: { run: string; fold: Fold; may: boo
     setBusy(false);
   };
   const say = () => {
-    if (text.trim() && !busy) void attempt(() => steer(path`/v1/runs/${run}/say`, { text }), () => setText(""));
+    if (!text.trim() || busy || attaching.busy) return;
+    const given = attaching.files.length ? { attachments: attaching.files } : {};
+    void attempt(
+      () => steer(path`/v1/runs/${run}/say`, { text, ...given }),
+      () => (setText(""), attaching.clear()),
+    );
   };
   const stop = () => {
     if (!over) void attempt(() => steer(path`/v1/runs/${run}/stop`));
@@ -59,8 +66,11 @@ export function Composer({ run, fold, may }: { run: string; fold: Fold; may: boo
           <button type="button" onClick={() => setModel(null)}>Cancel</button>
         </form>
       )}
+      {attaching.list}
       <div class="composer-line">
+        {attaching.button}
         <textarea
+          {...attaching.field}
           ref={field}
           rows={Math.min(8, Math.max(1, text.split("\n").length))}
           aria-label={over ? "Say something: the run continues in another round" : "Say something to the run"}
@@ -75,7 +85,7 @@ export function Composer({ run, fold, may }: { run: string; fold: Fold; may: boo
             if (event.key === "Escape") event.currentTarget.blur();
           }}
         />
-        <button class="main" disabled={!text.trim() || busy} onClick={say}>Say</button>
+        <button class="main" disabled={!text.trim() || busy || attaching.busy} onClick={say}>Say</button>
         {!over && (
           <>
             <button disabled={busy} onClick={() => setModel(model === null ? "" : null)}>Model</button>

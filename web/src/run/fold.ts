@@ -1,6 +1,6 @@
 // A run as its log tells it: every element of the page is folded from events, so that the page can show any moment of it.
 
-import type {
+import type { Attachment,
   AskRaised,
   Body,
   ChangeMade,
@@ -19,7 +19,7 @@ import { count, duration, modelName, oneLine, plural, repoName } from "../text/f
 
 export type Tone = "plain" | "dim" | "good" | "warn" | "bad";
 export type Note = { kind: "note"; key: string; seq: number; at: number; tone: Tone; icon: "dot" | "check" | "cross" | "warn" | "flag" | "globe" | "fork" | "clock" | "plan"; text: string; more: string };
-export type Said = { kind: "said"; key: string; seq: number; at: number; who: string; text: string; mine: boolean };
+export type Said = { kind: "said"; key: string; seq: number; at: number; who: string; text: string; mine: boolean; run: string; files: Attachment[] };
 export type Turn = {
   kind: "turn"; key: string; seq: number; at: number; attempt: number; step: number; model: string; seconds: number;
   cost: number | null; tokens: number; text: string; save: number | null; changed: boolean; red: number | null; was: number | null; calls: string[];
@@ -103,7 +103,7 @@ export class Fold {
         this.request = body.request;
         this.who = body.who;
         this.began = at;
-        this.rows.push({ kind: "said", key: `n${seq}`, seq, at, who: body.who, text: body.request.prompt, mine: true });
+        this.rows.push({ kind: "said", key: `n${seq}`, seq, at, who: body.who, text: body.request.prompt, mine: true, run: event.run, files: body.request.attachments ?? [] });
         return;
       case "RunClaimed":
         if (body.epoch > 1) this.note(event, "The server began again and goes on from the last save point.", "warn", "clock");
@@ -181,7 +181,7 @@ export class Fold {
         return this.note(event, `Attempt ${body.attempt} continues attempt ${body.parent} from #${body.at_seq}: ${oneLine(body.reason)}`, "plain", "fork");
       case "PromptReceived":
         this.answered(body.ref, body.text, body.who);
-        this.rows.push({ kind: "said", key: `n${seq}`, seq, at, who: body.who, text: body.text, mine: body.origin === "user" });
+        this.rows.push({ kind: "said", key: `n${seq}`, seq, at, who: body.who, text: body.text, mine: body.origin === "user", run: event.run, files: body.attachments ?? [] });
         return;
       case "ModelReplied": {
         this.models.add(body.model);
@@ -309,6 +309,8 @@ export class Fold {
         return this.note(event, `${body.who} let the run go on`, "dim", "flag");
       case "InterruptRequested":
         return this.note(event, `${body.who} stopped the current step`, "warn", "flag");
+      case "SandboxUsed":
+        return this.note(event, `${body.who} in the sandbox of attempt ${body.attempt}, ${body.how}: ${oneLine(body.what)}`, "warn", "flag", body.what);
       case "RewindRequested":
         return this.note(event, `${body.who} goes back to #${body.to}`, "plain", "fork");
       case "ConnectionDecided":

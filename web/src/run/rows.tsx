@@ -1,6 +1,7 @@
 // The rows of the timeline: one line each, opened to what is behind it.
 
 import type { ComponentChildren } from "preact";
+import { AttachmentList } from "../parts/attach";
 import { Icon, type IconName } from "../parts/icons";
 import { Badge, standing } from "../parts/outcome";
 import { Markdown } from "../text/markdown";
@@ -110,6 +111,7 @@ function SaidRow({ row }: { row: Said }) {
         <Seq row={row} />
       </div>
       <Markdown text={row.text} />
+      <AttachmentList run={row.run} files={row.files} />
     </div>
   );
 }

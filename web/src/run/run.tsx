@@ -4,6 +4,7 @@ import { signal, useComputed } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { me, path, steer } from "../api/client";
 import { useKeys } from "../parts/keys";
+import { later } from "../parts/later";
 import { Empty, Failed } from "../parts/notes";
 import { Badge, standing } from "../parts/outcome";
 import { query, settle } from "../router";
@@ -20,11 +21,14 @@ import { Receipt } from "./receipt";
 import { AskRow } from "./rows";
 import { Timeline } from "./timeline";
 
+const RunSandbox = later(() => import("./sandbox").then((found) => found.RunSandbox));
+
 const PANES = [
   ["timeline", "Timeline", "g l"],
   ["evidence", "Evidence", "g e"],
   ["diff", "Diff", "g d"],
   ["attempts", "Attempts", "g a"],
+  ["sandbox", "Sandbox", "g t"],
   ["receipt", "Cost", "g c"],
 ] as const;
 /** A phone shows one part at a time. */
@@ -124,6 +128,8 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
           />
         ) : pane === "receipt" ? (
           <Receipt run={id} fold={fold} past={at !== null} />
+        ) : pane === "sandbox" ? (
+          <RunSandbox run={id} finished={fold.state === "finished"} />
         ) : pane === "attempts" ? (
           <Attempts run={id} version={log.fold.saves.length} finished={log.fold.state === "finished"} go={(seq) => settle(address({ at: String(seq) }))} />
         ) : (

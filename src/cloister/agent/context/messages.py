@@ -14,6 +14,7 @@ import msgspec
 
 from cloister.agent.context.prompts import (
     BASE_RUNNING,
+    BY_HAND,
     INTERRUPTED,
     NO_CHECKS,
     NUDGE,
@@ -48,6 +49,7 @@ from cloister.core.events import (
     PromptReceived,
     RunAdmitted,
     RunResumed,
+    SandboxUsed,
     SaveRefused,
     SkillsPinned,
     StuckNoticed,
@@ -55,17 +57,22 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.log import effective
-from cloister.core.requests import ToolCall
+from cloister.core.requests import Attachment, PictureType, ToolCall, told
 from cloister.core.text import bounded
 from cloister.feedback.compare import compare
 from cloister.feedback.report import tell
-from cloister.model.api import AssistantMessage, Message, Request, ToolMessage, ToolSpec, UserMessage
+from cloister.model.api import AssistantMessage, Image, Message, Request, ToolMessage, ToolSpec, UserMessage
 
 # Token estimates. Each provider has its own tokeniser; the usage in a reply replaces the estimate.
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 6
 """Overhead of each message."""
+IMAGE_TOKENS = 1_600
+"""About what providers count for a large picture."""
+
+Attached = Callable[[Attachment], bytes | None]
+"""Reads the bytes of an attachment; None if they are gone."""
 
 
 def text_tokens(text: str) -> int:
@@ -76,7 +83,7 @@ def text_tokens(text: str) -> int:
 def message_tokens(message: Message) -> int:
     """A reply counts as the provider's own encoding if that is longer."""
     if not isinstance(message, AssistantMessage):
-        return text_tokens(message.text) + MESSAGE_TOKENS
+        return text_tokens(message.text) + MESSAGE_TOKENS + IMAGE_TOKENS * len(message.images)
     said = text_tokens(message.text)
     if message.calls:
         said += len(msgspec.json.encode(message.calls)) // BYTES_PER_TOKEN
@@ -190,15 +197,18 @@ class _Item:
 class Context:
     """The conversation of one attempt, updated as the log grows."""
 
-    def __init__(self, attempt: int, window: Window) -> None:
+    def __init__(self, attempt: int, window: Window, attached: Attached = lambda _: None) -> None:
         self._attempt = attempt
         self._window = window
+        self._attached = attached
         self._taken = 0
         self._begin()
 
     def _begin(self) -> None:
         self._surroundings: list[str] = []
         self._task: list[str] = []
+        self._pictures: tuple[Image, ...] = ()
+        """Of the task."""
         self._begun = self._based = False
         """The attempt has started; the baseline came before that."""
         self._entries: list[_Item] = []
@@ -214,6 +224,8 @@ class Context:
         """The number of entries that are elided."""
         self._since_elided = APART_TURNS
         self._facts = Facts()
+        self._hands: set[str] = set()
+        """The people who work in the sandbox as well."""
         self._notes = ""
         """The last summary."""
         self.summarised_up_to = 0
@@ -234,7 +246,7 @@ class Context:
     @property
     def tokens(self) -> int:
         """Estimated size of the conversation."""
-        return self._tokens + text_tokens(self._task_text())
+        return self._tokens + text_tokens(self._task_text()) + IMAGE_TOKENS * len(self._pictures)
 
     @property
     def facts(self) -> Facts:
@@ -247,7 +259,7 @@ class Context:
 
     def messages(self) -> tuple[Message, ...]:
         return (
-            UserMessage(self._task_text()),
+            UserMessage(self._task_text(), self._pictures),
             *(entry.made() for entry in self._entries),
             *(entry.made() for entry in self._later),
         )
@@ -270,9 +282,10 @@ class Context:
                 self._take_own(event.seq, own)
         elif kind is PromptReceived:
             said = cast("PromptReceived", body)
-            self._say(event.seq, f"Message from {said.who}:\n{said.text}", unseen=True)
-        elif kind is InterruptRequested:
-            self._say(event.seq, INTERRUPTED.format(who=cast("InterruptRequested", body).who), unseen=True)
+            text, images = self._with(f"Message from {said.who}:\n{said.text}", said.attachments)
+            self._say(event.seq, text, unseen=True, images=images)
+        elif kind in (InterruptRequested, SandboxUsed):
+            self._stepped_in(event.seq, cast("InterruptRequested | SandboxUsed", body))
         elif kind is FaultLocalised:
             self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
@@ -280,12 +293,30 @@ class Context:
         elif self._begun and kind in (ChecksChosen, BaselineTaken):
             self._late(event.seq, cast("ChecksChosen | BaselineTaken", body))
         elif kind is RunAdmitted:
-            self._task.append(f"Task:\n{cast('RunAdmitted', body).request.prompt}")
+            request = cast("RunAdmitted", body).request
+            text, self._pictures = self._with(f"Task:\n{request.prompt}", request.attachments)
+            self._task.append(text)
         else:
             self._based = self._based or kind is BaselineTaken
             # Of a moved base only the new one counts.
             kept = [] if kind is BaseFixed else self._surroundings
             self._surroundings = [*kept, *_surroundings(body)]
+
+    def _with(self, text: str, attachments: Sequence[Attachment]) -> tuple[str, tuple[Image, ...]]:
+        """A message with what its attachments say, and its pictures."""
+        found = [(one, self._attached(one)) for one in attachments]
+        images = tuple(
+            Image(data, cast("PictureType", one.media_type)) for one, data in found if one.is_picture and data
+        )
+        return "\n\n".join((text, *(told(one, data) for one, data in found))), images
+
+    def _stepped_in(self, seq: int, body: InterruptRequested | SandboxUsed) -> None:
+        """Say once of each person that files may be theirs; what they only look at changes nothing."""
+        if isinstance(body, InterruptRequested):
+            self._say(seq, INTERRUPTED.format(who=body.who), unseen=True)
+        elif body.attempt == self._attempt and body.how != "port" and body.who not in self._hands:
+            self._hands.add(body.who)
+            self._say(seq, BY_HAND.format(who=body.who), unseen=True)
 
     def _late(self, seq: int, body: ChecksChosen | BaselineTaken) -> None:
         """What the base is like, found out while the attempt works."""
@@ -361,8 +392,8 @@ class Context:
         else:
             self._add(entry)
 
-    def _say(self, seq: int, text: str, *, unseen: bool = False) -> None:
-        message = UserMessage(bounded(text, self._window.one * BYTES_PER_TOKEN))
+    def _say(self, seq: int, text: str, *, unseen: bool = False, images: tuple[Image, ...] = ()) -> None:
+        message = UserMessage(bounded(text, self._window.one * BYTES_PER_TOKEN), images)
         self._put(_Item(seq, message_tokens(message), message, unseen=unseen))
 
     def _advised(self, seq: int, body: Advised) -> None:

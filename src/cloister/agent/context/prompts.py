@@ -168,6 +168,10 @@ INTERRUPTED = (
     "{who} stopped the step at work. Do not simply repeat it: consider what was wrong with it. "
     "If a message follows, it says what to do instead."
 )
+BY_HAND = (
+    "{who} works in this sandbox by hand: files may change that you did not write. Read a file again before you edit it, "
+    "and keep what {who} changed unless the task says otherwise."
+)
 
 
 # Facts that no summary may lose, folded from the log: plan, touched files, messages of people, check results.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
 
 from cloister.agent.budget.metering import BudgetedModels, Clock
+from cloister.agent.context.messages import Attached
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.knowledge.instructions import Guide
 from cloister.agent.progress import Progress, Progressing
@@ -44,6 +45,8 @@ class Workplace:
     """What the model may call."""
     guide: Guide | None = None
     """Gives the instructions of the repository; None: there are none."""
+    attached: Attached = lambda _: None
+    """Reads the attachments of prompts."""
     clock: Clock = field(init=False)
     _progressing: Progressing = field(init=False)
 

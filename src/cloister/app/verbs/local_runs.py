@@ -36,10 +36,12 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.events.run import pause_reason
-from cloister.core.log import Index, request_of
-from cloister.core.requests import check_new_run
+from cloister.core.log import Index, attachments_of, request_of
+from cloister.core.requests import check_attachments, check_new_run
+from cloister.core.system import in_thread
 from cloister.core.text import one_line
 from cloister.log.api import RunFilter
+from cloister.log.attachments import Attachments
 from cloister.sandbox.store.api import shortage
 
 KEY_CHARS = 100
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from cloister.core.diagnosis import Diagnosis
     from cloister.core.events import ChangeDelivered, Delta, FromOutside
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun, Origin, Outcome, State
+    from cloister.core.requests import Attachment, NewRun, Origin, Outcome, State
     from cloister.log.api import RunCount, RunRow
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
@@ -90,9 +92,29 @@ class LocalRuns(Group):
             if new.forked_from is not None:
                 await origin.enter_async_context(self._parts.repositories.working(new.forked_from.run))
                 await self._parts.repositories.open(new.forked_from.run)
+            others = () if new.forked_from is None else (new.forked_from.run,)
+            await in_thread(self._attachments.check, new.attachments, *others)
             run, made = await app.backbone.admit(new, self.caller.name)
+            await in_thread(self._attachments.keep, run, new.attachments, *others)
         app.supervisor.drive(run)  # also a known one that an earlier process left unfinished
         return Admitted(run, made)
+
+    @property
+    def _attachments(self) -> Attachments:
+        return Attachments(self._settings.data_dir)
+
+    async def attach(self, name: str, data: bytes) -> Attachment:
+        made = await in_thread(self._attachments.put, name, data)
+        await self._note("AttachmentStored", name=made.name, sha256=made.sha256, bytes=made.size)
+        return made
+
+    async def attachment(self, run: str, sha256: str) -> bytes:
+        events = await self._events(run)
+        if any(one.sha256 == sha256 for one in attachments_of(events)):
+            found = await in_thread(self._attachments.read, events[0].run, sha256)
+            if found is not None:
+                return found
+        raise UserError("no_such_attachment", f"Run {events[0].run} has no such attachment here.")
 
     async def list(
         self,
@@ -186,9 +208,23 @@ class LocalRuns(Group):
         await self._sent(found, key)
         return await self._log.append_outside(found, body(self.caller.name, key or ""))
 
-    async def say(self, run: str, text: str, origin: Origin = "user", key: str | None = None) -> Event:
+    async def say(
+        self,
+        run: str,
+        text: str,
+        origin: Origin = "user",
+        key: str | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> Event:
         _check_text(text)
-        return await self._tell(run, PromptReceived(text, self.caller.name, origin, key=key or ""))
+        if attachments:
+            events = await self._events(run)
+            if problem := check_attachments(attachments, attachments_of(events)):
+                raise UserError("too_many_attachments", problem)
+            await in_thread(self._attachments.check, attachments, events[0].run)
+            await in_thread(self._attachments.keep, events[0].run, attachments)
+        body = PromptReceived(text, self.caller.name, origin, key=key or "", attachments=attachments)
+        return await self._tell(run, body)
 
     async def _tell(self, run: str, body: PromptReceived) -> Event:
         """Append a message; a finished run continues."""

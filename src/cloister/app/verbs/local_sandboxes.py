@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import shlex
 import time
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
 
@@ -35,6 +35,7 @@ from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.computer import Command, Output, Pty
 from cloister.core.errors import HostError, UserError
+from cloister.core.ids import is_id
 from cloister.core.requests import NewRun, check_new_run
 from cloister.core.text import bounded, decode
 from cloister.environment.detect import detect
@@ -79,7 +80,24 @@ class _InSandboxes(Group):
         return self._parts.app
 
     def _sandbox(self, sandbox: str) -> Sandbox:
-        return self._app(sandbox).sandboxes.get(sandbox)
+        """Also that of an attempt."""
+        return self._app(sandbox).entered(sandbox)
+
+    def _by_hand(self, sandbox: str) -> App:
+        """Raises `UserError` (`sandbox_of_run`) for the sandbox of an attempt, whose life is the attempt's."""
+        app = self._app(sandbox)
+        if (found := app.of_runs.find(sandbox)) is not None:
+            raise UserError(
+                "sandbox_of_run",
+                f"Sandbox {found.sandbox.info.id} is that of run {found.run}: fork, rewind or stop the run instead.",
+            )
+        return app
+
+    def _looked_at(self, sandbox: str, path: str) -> Sandbox:
+        """The sandbox to read `path` in. Raises `UserError` (`denied`) if the rules of its run deny that."""
+        if (found := self._app(sandbox).of_runs.find(sandbox)) is not None:
+            found.check_file("read", path)
+        return self._sandbox(sandbox)
 
     async def _note_command(
         self, target: Sandbox, command: Command, how: str, code: str | None = None
@@ -87,11 +105,25 @@ class _InSandboxes(Group):
         """Enter a command before it starts; without its environment and its input."""
         line = shlex.join(command.argv) if code is None else code
         stated = bounded(without_userinfo(line), TEXT_CHARS)
+        app = self._app(target.info.id)
+        if (entered := app.of_runs.find(target.info.id)) is not None:
+            if how == "terminal":
+                entered.check_terminal()
+            else:
+                await entered.check_command(line)
+            kind = "terminal" if how == "terminal" else "command"
+            await entered.record(app.backbone.append_outside, self.caller.name, kind, stated)
         await self._note("CommandStarted", sandbox=target.info.id, command=stated, user=command.user, how=how)
 
     async def _note_file(self, target: Sandbox, operation: str, path: str, to: str | None = None) -> None:
         """Enter a file operation before it is done; without the content."""
         where = {"path": bounded(path, TEXT_CHARS)} | ({} if to is None else {"to": bounded(to, TEXT_CHARS)})
+        app = self._app(target.info.id)
+        if (entered := app.of_runs.find(target.info.id)) is not None:
+            for each in (path, *(() if to is None else (to,))):
+                entered.check_file("write", each)
+            what = f"{operation} {path}" if to is None else f"{operation} {path} to {to}"
+            await entered.record(app.backbone.append_outside, self.caller.name, "file", what)
         await self._note("FileChanged", sandbox=target.info.id, operation=operation, **where)
 
 
@@ -132,10 +164,12 @@ class LocalSandboxes(_InSandboxes):
         return tuple(info for info in found if wanted <= info.metadata.items())
 
     async def get(self, sandbox: str) -> SandboxInfo:
-        return self._app(sandbox).sandboxes.info(sandbox)
+        app = self._app(sandbox)
+        found = app.of_runs.find(sandbox)
+        return app.sandboxes.info(sandbox) if found is None else found.info
 
     async def change(self, sandbox: str, change: SandboxChange) -> SandboxInfo:
-        info = await self._app(sandbox).sandboxes.change(sandbox, change.ttl_seconds, change.metadata)
+        info = await self._by_hand(sandbox).sandboxes.change(sandbox, change.ttl_seconds, change.metadata)
         changed = {"ttl_seconds": change.ttl_seconds, "metadata": change.metadata}
         await self._note(
             "SandboxChanged", sandbox=info.id, **{k: v for k, v in changed.items() if v is not None}
@@ -151,15 +185,19 @@ class LocalSandboxes(_InSandboxes):
         return SandboxToken(info.id, secret)
 
     async def resolve(self, name: str) -> SandboxInfo:
-        return find_sandbox(name, await self.list())
+        return await resolved(self, name)
+
+    async def of_run(self, run: str) -> tuple[SandboxInfo, ...]:
+        found = await self._log.resolve(run)
+        return tuple(one.info for one in self._parts.app.of_runs.of_run(found)) if self._parts.app else ()
 
     async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:
-        forks = await self._app(sandbox).sandboxes.fork(sandbox, count)
+        forks = await self._by_hand(sandbox).sandboxes.fork(sandbox, count)
         await self._note("SandboxForked", sandbox=sandbox, forks=[info.id for info in forks])
         return forks
 
     async def destroy(self, sandbox: str) -> None:
-        await self._app(sandbox).sandboxes.close(sandbox)
+        await self._by_hand(sandbox).sandboxes.close(sandbox)
         await self._note("SandboxDestroyed", sandbox=sandbox)
 
     async def pool(self) -> tuple[PoolInfo, ...]:
@@ -241,6 +279,7 @@ class LocalSandboxes(_InSandboxes):
 
     @asynccontextmanager
     async def _dial(self, target: Sandbox, port: int) -> AsyncGenerator[ByteStream]:
+        await self._app(target.info.id).previewed(target.info.id, self.caller.name, port)
         async with await target.dial(port) as stream:
             yield stream
 
@@ -267,7 +306,7 @@ class LocalFiles(_InSandboxes):
     def read(
         self, sandbox: str, path: str, *, offset: int = 0, limit_bytes: int | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._sandbox(sandbox).read_stream(path, offset=offset, limit_bytes=limit_bytes)
+        return self._looked_at(sandbox, path).read_stream(path, offset=offset, limit_bytes=limit_bytes)
 
     def write(self, sandbox: str, path: str, *, mode: int = 0o644) -> AbstractAsyncContextManager[Sink]:
         target = self._sandbox(sandbox)
@@ -282,10 +321,10 @@ class LocalFiles(_InSandboxes):
             yield sink
 
     async def list(self, sandbox: str, path: str = ".") -> tuple[Entry, ...]:
-        return await self._sandbox(sandbox).list(path)
+        return await self._looked_at(sandbox, path).list(path)
 
     async def stat(self, sandbox: str, path: str) -> Entry:
-        return await self._sandbox(sandbox).stat(path)
+        return await self._looked_at(sandbox, path).stat(path)
 
     async def move(self, sandbox: str, path: str, to: str) -> None:
         target = self._sandbox(sandbox)
@@ -304,7 +343,7 @@ class LocalFiles(_InSandboxes):
         await target.mkdir(path, mode=wanted)
 
     def download(self, sandbox: str, path: str) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        return self._sandbox(sandbox).download(path)
+        return self._looked_at(sandbox, path).download(path)
 
     def upload(self, sandbox: str, path: str) -> AbstractAsyncContextManager[Sink]:
         target = self._sandbox(sandbox)
@@ -319,7 +358,7 @@ class LocalSnapshots(_InSandboxes):
     """Implements `SnapshotVerbs`."""
 
     async def take(self, sandbox: str, name: str | None = None) -> SnapshotInfo:
-        info = await self._sandbox(sandbox).snapshot(name)
+        info = await self._by_hand(sandbox).sandboxes.get(sandbox).snapshot(name)
         await self._note("SnapshotTaken", snapshot=info.id, name=info.name, sandbox=info.sandbox)
         return info
 
@@ -451,6 +490,31 @@ def _named(kind: str) -> Generator[None]:
         if error.code != f"unknown_{kind}":
             raise
         raise UserError(f"no_such_{kind}", error.message) from None
+
+
+async def resolved(sandboxes: SandboxVerbs, name: str) -> SandboxInfo:
+    """The sandbox that `name` means: an id, the start of one, or a run, as `RUN` or `RUN/ATTEMPT`."""
+    run, _, attempt = name.partition("/")
+    if run == "last" or run.startswith("r-"):
+        found = [
+            info for info in await sandboxes.of_run(run) if attempt in ("", info.metadata.get("attempt", ""))
+        ]
+        if not found:
+            raise UserError(
+                "no_such_sandbox",
+                f"{name[:64]} works in no sandbox now: it has ended, waits, or runs elsewhere.",
+            )
+        if len(found) > 1:
+            numbers = ", ".join(info.metadata.get("attempt", "") for info in found)
+            raise UserError(
+                "ambiguous_sandbox", f"{run[:64]} has attempts {numbers}: name one as {run[:64]}/K."
+            )
+        return found[0]
+    known = await sandboxes.list()
+    if is_id(name) and all(info.id != name for info in known):
+        with suppress(UserError):  # the sandbox of a run, if there is one, and the caller may enter it
+            return await sandboxes.get(name)
+    return find_sandbox(name, known)
 
 
 def find_sandbox(name: str, known: tuple[SandboxInfo, ...]) -> SandboxInfo:

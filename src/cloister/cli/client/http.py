@@ -323,6 +323,7 @@ _RECORDS = {
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
+        "cloister.core.requests": "Attachment",
         "cloister.core.computer": "Entry",
         "cloister.core.events": "ChangeDelivered Event",
         "cloister.egress.packages": "Meaning",

@@ -14,6 +14,7 @@ from cloister.app.verbs.declare import SLOW_SECONDS
 from cloister.cli.client.http import Group, Transport, address, bad_reply, check_close, decoded, over_http
 from cloister.core.errors import HostError
 from cloister.core.events import Delta, Event
+from cloister.core.requests import attachment
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
     from cloister.core.ids import RunId
+    from cloister.core.requests import Attachment
     from cloister.sandbox.api import SnapshotInfo
 
 EVENTS_PAGE = 10_000
@@ -59,6 +61,15 @@ class RemoteRuns(Group, api.RunVerbs):
                 break
             after = page[-1].seq
         return found
+
+    async def attach(self, name: str, data: bytes) -> Attachment:
+        made = attachment(name, data)
+        async with self.http.sending(address("attachments", name=made.name)) as sink:
+            await sink.send(data)
+        return made
+
+    async def attachment(self, run: str, sha256: str) -> bytes:
+        return await self.http.ask("GET", address("runs", run, "attachments", sha256))
 
     @asynccontextmanager
     async def follow(

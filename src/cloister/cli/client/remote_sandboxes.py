@@ -174,9 +174,9 @@ class RemoteSandboxes(Group, api.SandboxVerbs):
         return decoded(SandboxInfo, reply), status == 201
 
     async def resolve(self, name: str) -> SandboxInfo:
-        from cloister.app.verbs.local_sandboxes import find_sandbox
+        from cloister.app.verbs.local_sandboxes import resolved
 
-        return find_sandbox(name, await self.list())
+        return await resolved(self, name)
 
     async def exec(self, sandbox: str, command: Exec) -> Executed:
         path = address("sandboxes", sandbox, "exec")

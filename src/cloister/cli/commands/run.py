@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec.structs import replace
 
 from cloister.cli.client.open import check_shared_path, drives_here, open_verbs, perform
 from cloister.cli.options import (
@@ -14,11 +15,14 @@ from cloister.cli.options import (
     AllowTestChanges,
     AsJson,
     AskTestChanges,
+    AttachedFiles,
     MustPass,
     Plain,
     TierWish,
+    attached,
     put,
     put_json,
+    read_attached,
     settings_of,
 )
 from cloister.core.errors import UserError
@@ -177,6 +181,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     dollars: Annotated[float | None, typer.Option("--dollars", help="Budget: US dollars.")] = None,
     allow_host: AllowedHosts = None,
     rule: Rules = None,
+    attach: AttachedFiles = None,
     detach: Annotated[bool, typer.Option("--detach", help="Hand it to a server and return at once.")] = False,
     accept: Accept = "proven",
     plain: Plain = False,
@@ -206,7 +211,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         pull_request=pr,
         notes=notes,
     )
-    start(ctx, _submission(ctx, options, file), detach=detach, as_json=as_json, plain=plain, accept=accept)
+    submit = _submission(ctx, options, file, read_attached(attach))
+    start(ctx, submit, detach=detach, as_json=as_json, plain=plain, accept=accept)
 
 
 RepoNames = Annotated[
@@ -282,18 +288,25 @@ def fleet(  # noqa: PLR0913  (each parameter is an option of the command)
 
 
 def _submission(
-    ctx: typer.Context, options: "RunOptions", file: Path | None
+    ctx: typer.Context,
+    options: "RunOptions",
+    file: Path | None,
+    files: "tuple[tuple[str, bytes], ...]" = (),
 ) -> "Callable[[Verbs], Awaitable[Admitted]]":
     from cloister.cli.request import RunFile, new_run, read_run_file
 
     new = new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
-    return partial(_submit, ctx, new)
+    return partial(_submit, ctx, new, files)
 
 
-async def _submit(ctx: typer.Context, new: "RunWish", verbs: "Verbs") -> "Admitted":
+async def _submit(
+    ctx: typer.Context, new: "RunWish", files: "tuple[tuple[str, bytes], ...]", verbs: "Verbs"
+) -> "Admitted":
     models = (new.model, *(wish.model for wish in new.attempts))
     scripts = (name.removeprefix("script:") for name in models if name)
     await check_shared_path(ctx, new.repo, *scripts)
+    if files:
+        new = replace(new, attachments=await attached(verbs, files))
     return await verbs.runs.submit(new)
 
 

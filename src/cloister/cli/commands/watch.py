@@ -6,13 +6,27 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from cloister.cli.client.open import drives_here, open_verbs, perform
-from cloister.cli.options import Accept, After, AsJson, Plain, RunName, put, put_json, settings_of, typed
+from cloister.cli.options import (
+    Accept,
+    After,
+    AsJson,
+    AttachedFiles,
+    Plain,
+    RunName,
+    attached,
+    put,
+    put_json,
+    read_attached,
+    settings_of,
+    typed,
+)
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.cli.client.attend import Watch
+    from cloister.core.events import Event
     from cloister.core.ids import RunId
     from cloister.log.api import RunRow
 
@@ -181,6 +195,7 @@ def say(
     ctx: typer.Context,
     run: RunName,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The message.")],
+    attach: AttachedFiles = None,
 ) -> None:
     """Send a message to a run, which reads it before its next step; a finished run continues with it."""
     row = perform(ctx, lambda verbs: verbs.runs.row(run), quick=True)
@@ -191,7 +206,12 @@ def say(
         check_kept(settings_of(ctx).data_dir, row.id)  # before a server starts to drive the next round
     message = typed(text)
     serve = finished and bool(message.strip())
-    event = perform(ctx, lambda verbs: verbs.runs.say(run, message), serve=serve, quick=not finished)
+    files = read_attached(attach)
+
+    async def work(verbs: "Verbs") -> "Event":
+        return await verbs.runs.say(run, message, attachments=await attached(verbs, files))
+
+    event = perform(ctx, work, serve=serve, quick=not finished and not files)
     if finished:
         put(f"{event.run} continues. Watch it: cloister watch {event.run}")
     else:

@@ -100,6 +100,7 @@ from cloister.core.events.run import (
     RunResumed,
     SandboxClosed,
     SandboxOpened,
+    SandboxUsed,
     StopRequested,
 )
 from cloister.core.events.run import (
@@ -174,6 +175,7 @@ AnyBody = (
     | PauseRequested
     | ResumeRequested
     | RewindRequested
+    | SandboxUsed
     | ConnectionDecided
     | ConnectionClosed
     | RequestDecided
@@ -193,6 +195,7 @@ FromOutside = (
     | QuestionAnswered
     | RewindRequested
     | ModelChosen
+    | SandboxUsed
 )
 """Events that people may append without owning the run."""
 

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis
-from cloister.core.requests import Budget, FileChange, Isolation, NewRun, Origin, Outcome
+from cloister.core.requests import Attachment, Budget, FileChange, Isolation, NewRun, Origin, Outcome
 
 Blame = Literal["user", "host", "outside", "sandbox", "bug"]
 Phase = Literal["fetch", "template", "create", "clone", "baseline", "fork", "work", "change"]
@@ -144,6 +144,8 @@ class PromptReceived(EventBody, frozen=True):
     """The comment or the CI result that it came from, so that it is sent once; empty for a person's own message."""
     key: str = ""
     """The sender's id of the message: sent again, it is done once."""
+    attachments: tuple[Attachment, ...] = ()
+    """Pictures and text files that belong to it."""
 
 
 class StopRequested(EventBody, frozen=True):
@@ -179,6 +181,17 @@ class InterruptRequested(EventBody, frozen=True):
     who: str
     key: str = ""
     """The sender's id of the message: sent again, it is done once."""
+
+
+class SandboxUsed(EventBody, frozen=True):
+    """A person used the sandbox of an attempt. What changes in its files from here on may be theirs."""
+
+    attempt: int
+    sandbox: str
+    how: Literal["terminal", "command", "file", "port"]
+    what: str
+    """The command line, the path or the port, bounded."""
+    who: str
 
 
 class ChangeMade(EventBody, frozen=True):

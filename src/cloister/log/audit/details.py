@@ -147,6 +147,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.PauseRequested: (),
     e.ResumeRequested: (),
     e.RewindRequested: ("to",),
+    e.SandboxUsed: ("attempt", "sandbox", "how", "what"),
     e.ModelChosen: ("model",),
     e.BudgetExtended: ("level", "name", "what", "amount", "attempt"),
     e.AskRaised: ("ask", "attempt", "action", "deadline", "default"),

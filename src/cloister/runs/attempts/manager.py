@@ -315,6 +315,8 @@ class Attempts:
                 sandbox = await arrival()
                 paid.enter_context(setup.inside.paid(sandbox.info.id, number, inside))
                 await evidence.begin(SavedFiles(sandbox, setup, number, policy))
+                entrance = self._services.sandboxes.listed(setup.run, number, sandbox, policy)
+                paid.enter_context(entrance)
                 computer.arrive(sandbox)
 
             where = ToolPlace(number, journal, computer, setup.request, setup.bare, setup.base, policy)
@@ -334,6 +336,7 @@ class Attempts:
                         seed=setup.request.seed + number,
                         tools=added,
                         guide=Guide(number, journal, self._instructions.load),
+                        attached=lambda one: self._services.attachments.read(setup.run, one.sha256),
                     )
                     await work(place, evidence, choose_harness(begun.harness))
                 beside.cancel_scope.cancel()

@@ -3,7 +3,7 @@
 import json
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import assert_never
 
 from cloister.core import events as e
@@ -11,7 +11,7 @@ from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
 from cloister.core.events.attempt import Level
-from cloister.core.requests import Isolation, ToolCall
+from cloister.core.requests import Attachment, Isolation, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.event_text.lines import IDLE, Line, Piece, Status, counted, seconds
 from cloister.runs.view import red
@@ -425,3 +425,9 @@ def question(body: e.QuestionAsked | e.QuestionAnswered, run: str, width: int) -
     until = time.strftime("%H:%M:%S", time.localtime(body.deadline))
     yield Line(f"    else, at {until}: {one_line(body.default, width)}", "dim")
     yield Line(f"    cloister answer {run} {body.question} TEXT", "dim")
+
+
+def attached(given: Iterable[Attachment]) -> Iterator[Line]:
+    """A line for each attachment of a prompt."""
+    for one in given:
+        yield Line(f"· attached {one_line(one.name, 100)}  {one.media_type}, {one.size:,} bytes", "dim")

@@ -35,6 +35,7 @@ _Beginning = (
     | e.EnvironmentPrepared
     | e.SandboxOpened
     | e.SandboxClosed
+    | e.SandboxUsed
     | e.ChecksChosen
     | e.BaselineTaken
 )
@@ -202,12 +203,12 @@ class Renderer:
         match body:
             case e.RunAdmitted():
                 yield from self._admitted(event, body.request)
-            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued() | e.InterruptRequested():
+            case e.InterruptRequested() | e.SandboxUsed():
+                yield from self._stepped_in(body)
+            case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued() | e.EnvironmentPrepared():
                 yield from self._driven(body)
             case e.BaseFixed():
                 yield from facts.base(body.commit, body.branch, body.note)
-            case e.EnvironmentPrepared():
-                yield from facts.environment(body, self._width)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = self._many and body.attempt is not None
@@ -223,14 +224,24 @@ class Renderer:
             case _:
                 assert_never(body)
 
+    def _stepped_in(self, body: e.InterruptRequested | e.SandboxUsed) -> Iterator[Piece]:
+        who = one_line(body.who, 40)
+        if isinstance(body, e.SandboxUsed):
+            yield Line(
+                f"● {who} in the sandbox of attempt {body.attempt}, {body.how}: {one_line(body.what, 120)}",
+                "warn",
+            )
+            return
+        self._streamed.clear()  # of a reply that will not be complete
+        yield Line(f"■ {who} stopped the current step", "warn")
+        yield _THINKING
+
     def _driven(
-        self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued | e.InterruptRequested
+        self, body: e.RunClaimed | e.RunResumed | e.RunPaused | e.RunContinued | e.EnvironmentPrepared
     ) -> Iterator[Piece]:
         match body:
-            case e.InterruptRequested():
-                self._streamed.clear()  # of a reply that will not be complete
-                yield Line(f"■ {one_line(body.who, 40)} stopped the current step", "warn")
-                yield _THINKING
+            case e.EnvironmentPrepared():
+                yield from facts.environment(body, self._width)
             case e.RunClaimed():
                 self._working = False
                 if self._claimed or (self._rounds == 1 and body.epoch > 1):
@@ -267,6 +278,7 @@ class Renderer:
         yield Line(f"● {event.run}  {one_line(request.prompt, self._width - 20)}", "head")
         ref = f" at {one_line(request.ref, 80)}" if request.ref else ""
         yield Line(f"· repository {one_line(request.repo, 200)}{ref}", "dim")
+        yield from facts.attached(request.attachments)
 
     def _over(self, body: e.AttemptEnded) -> Iterator[Line]:
         if self._many:
@@ -293,6 +305,7 @@ class Renderer:
                 yield _THINKING
             case e.PromptReceived():
                 yield Line(f"» {one_line(body.who, 40)}: {one_line(body.text, self._width)}", "head")
+                yield from facts.attached(body.attachments)
             case e.ModelReplied():
                 self._forget(body.attempt)
                 for call in body.calls:

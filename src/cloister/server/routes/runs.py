@@ -1,10 +1,11 @@
 """Routes of runs: submit, look, steer, branch, compare, hand over."""
 
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import MediaType, Response, delete, get, post
+from litestar import MediaType, Request, Response, delete, get, post, put
+from litestar.datastructures import State as RequestState
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
@@ -14,7 +15,8 @@ from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.ids import RunId
-from cloister.core.requests import Origin, Outcome, State
+from cloister.core.limits import IMAGE_BYTES
+from cloister.core.requests import Attachment, Origin, Outcome, State, sniffed
 from cloister.log.api import RunCount, RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
@@ -25,6 +27,7 @@ from cloister.runs.event_text.lines import EventWords
 from cloister.runs.event_text.render import words
 from cloister.runs.receipt import Receipt
 from cloister.runs.view import RunView
+from cloister.server.bodies import body_of, read_on_after_errors
 from cloister.server.messages import SEQ_MAX, Seq, Text
 from cloister.server.routes import Given, Wait, of
 
@@ -57,6 +60,8 @@ class Say(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     text: str
     origin: Origin = "user"
     """Where the text came from, if it is not the caller's own."""
+    attachments: tuple[Attachment, ...] = ()
+    """As `PUT /v1/attachments` answered."""
 
 
 class UseModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -134,6 +139,46 @@ async def new_run(
         )
     admitted = await verbs.runs.submit(data)
     return Response(admitted, status_code=201 if admitted.made else 200)
+
+
+@put(
+    "/v1/attachments",
+    **of(RunVerbs.attach, "Store a picture or a text file for a prompt", "attach", 200),
+    request_max_body_size=None,
+)
+async def attach(
+    verbs: Given,
+    request: Request[Any, Any, RequestState],
+    name: Annotated[str, QueryParameter(min_length=1, max_length=1_000, description="The name of the file.")],
+) -> Attachment:
+    data = bytearray()
+    async with read_on_after_errors(request):
+        async for piece in body_of(request):
+            data += piece
+            if len(data) > IMAGE_BYTES:
+                raise UserError("attachment_too_large", f"At most {IMAGE_BYTES:,} bytes can be attached.")
+        return await verbs.runs.attach(name, bytes(data))
+
+
+_ALONE = {
+    "content-security-policy": "default-src 'none'; sandbox",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "private, max-age=86400, immutable",
+}
+
+
+@get(
+    "/v1/runs/{run:str}/attachments/{sha256:str}",
+    **of(RunVerbs.attachment, "The bytes of an attachment of a prompt", "getAttachment"),
+    media_type="application/octet-stream",
+)
+async def get_attachment(
+    run: Run, sha256: Annotated[str, PathParameter(description="Its hash.")], verbs: Given
+) -> Response[bytes]:
+    data = await verbs.runs.attachment(run, sha256)
+    kind = sniffed(data) or "text/plain"
+    shown = "attachment" if kind == "text/plain" else "inline"
+    return Response(data, media_type=kind, headers={**_ALONE, "content-disposition": shown})
 
 
 @get("/v1/runs", **of(RunVerbs.list, "The newest runs", "listRuns"))
@@ -246,7 +291,7 @@ async def get_diff(run: Run, verbs: Given, attempt: Attempt = None, at: At = Non
 
 @post("/v1/runs/{run:str}/say", **of(RunVerbs.say, "Send the run a message", "say", 200))
 async def say(run: Run, data: JSONBody[Say], verbs: Given, key: Once = None) -> Event:
-    return await verbs.runs.say(run, data.text, data.origin, key)
+    return await verbs.runs.say(run, data.text, data.origin, key, data.attachments)
 
 
 @post("/v1/runs/{run:str}/rebase", **of(RunVerbs.rebase, "Replay the change on a moved base", "rebase", 200))

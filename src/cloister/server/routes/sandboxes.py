@@ -68,6 +68,16 @@ async def list_sandboxes(verbs: Given, metadata: Wanted = None) -> tuple[Sandbox
     return await verbs.sandboxes.list(metadata)
 
 
+@get(
+    "/v1/runs/{run:str}/sandboxes",
+    **of(SandboxVerbs.of_run, "The sandboxes that a run works in now", "listRunSandboxes"),
+)
+async def list_run_sandboxes(
+    run: Annotated[str, PathParameter(description="A run's id, or the start of one.")], verbs: Given
+) -> tuple[SandboxInfo, ...]:
+    return await verbs.sandboxes.of_run(run)
+
+
 @get("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.get, "One sandbox", "getSandbox"))
 async def get_sandbox(sandbox: SandboxName, verbs: Given) -> SandboxInfo:
     return await verbs.sandboxes.get(sandbox)

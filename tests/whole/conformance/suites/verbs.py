@@ -67,6 +67,7 @@ ARGUMENTS: dict[str, object] = {
     "answer": "deny",
     "to": 1,
     "port": 80,
+    "data": b"x",
     "after": 0,
     "until": 1,
 }

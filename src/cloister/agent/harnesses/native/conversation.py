@@ -151,6 +151,7 @@ class Conversation:
         self._in_charge = InCharge(place.attempt)
         self._adviser = Adviser(place.models, place.journal, place.attempt)
         self._computer = place.computer
+        self._attached = place.attached
         self._specs = place.tools.specs
         self._guide = place.guide
         self._base = base
@@ -190,7 +191,7 @@ class Conversation:
         tokens = min(most, self._caps.get(name, most))
         window = Window.of(tokens, self._specs)
         if self._context is None or tokens != self._tokens:
-            self._context = Context(self._attempt, window)
+            self._context = Context(self._attempt, window, self._attached)
             self._tokens = tokens
         self._context.update(self._journal.events)
         return self._context, window

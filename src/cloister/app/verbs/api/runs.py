@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from cloister.core.events import ChangeDelivered, Delta, Event
     from cloister.core.ids import RunId
-    from cloister.core.requests import NewRun, Origin, Outcome, State
+    from cloister.core.requests import Attachment, NewRun, Origin, Outcome, State
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
     from cloister.log.api import RunCount, RunRow
@@ -43,6 +43,19 @@ class RunVerbs(Protocol):
 
         Raises `UserError` (`bad_run`, `denied`, `unknown_template`, `no_model`, …).
         """
+        ...
+
+    @needs("operator")
+    async def attach(self, name: str, data: bytes) -> Attachment:
+        """Store a picture or a text file for a prompt that follows within a day; the record goes into the request.
+
+        Raises `UserError` (`attachment_too_large`, `bad_attachment`).
+        """
+        ...
+
+    @needs("viewer")
+    async def attachment(self, run: str, sha256: str) -> bytes:
+        """The bytes of an attachment of a run. Raises `UserError` (`no_such_attachment`)."""
         ...
 
     @needs("viewer", "GET runs")
@@ -108,13 +121,20 @@ class RunVerbs(Protocol):
         ...
 
     @needs("operator", "POST runs/{run}/say")
-    async def say(self, run: str, text: str, origin: Origin = "user", key: str | None = None) -> Event:
+    async def say(
+        self,
+        run: str,
+        text: str,
+        origin: Origin = "user",
+        key: str | None = None,
+        attachments: tuple[Attachment, ...] = (),
+    ) -> Event:
         """Send a message; a finished run continues with it in another round, which a driving process must take up.
 
         `key` here and below is the caller's id of the message: sent again with it, the message is done once, and the
         event that it caused is returned. `UserError` (`key_taken`) if it was another message, and `bad_key`.
 
-        Raises `UserError` (`empty_message`, `too_large`, `run_removed`).
+        Raises `UserError` (`empty_message`, `too_large`, `run_removed`, `no_such_attachment`, `too_many_attachments`).
         """
         ...
 

@@ -70,7 +70,9 @@ class Attached(Steered, Protocol):
 class SandboxVerbs(Protocol):
     """Sandboxes made by hand. They live in a server; without one there are none.
 
-    `sandbox` is an id; unknown ones raise `UserError` (`no_such_sandbox`).
+    `sandbox` is an id; unknown ones raise `UserError` (`no_such_sandbox`). The sandbox of an attempt of a run can be
+    entered as well: commands, files and ports, by the rules of the run (`denied`) and with a record in its log; what its
+    life depends on is refused (`sandbox_of_run`).
     """
 
     async def create(self, wish: NewSandbox, report: Report = no_report) -> tuple[SandboxInfo, bool]:
@@ -83,6 +85,11 @@ class SandboxVerbs(Protocol):
 
         Raises `UserError` (`bad_metadata`).
         """
+        ...
+
+    @needs("viewer", "GET runs/{run}/sandboxes")
+    async def of_run(self, run: str) -> tuple[SandboxInfo, ...]:
+        """The sandboxes that the attempts of a run work in now. Raises `UserError` (`no_such_run`)."""
         ...
 
     @inside
