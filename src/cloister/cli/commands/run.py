@@ -211,8 +211,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         pull_request=pr,
         notes=notes,
     )
-    submit = _submission(ctx, options, file, read_attached(attach))
-    start(ctx, submit, detach=detach, as_json=as_json, plain=plain, accept=accept)
+    start(ctx, _submission(ctx, options, file, attach), detach, as_json, plain, accept)
 
 
 RepoNames = Annotated[
@@ -291,12 +290,12 @@ def _submission(
     ctx: typer.Context,
     options: "RunOptions",
     file: Path | None,
-    files: "tuple[tuple[str, bytes], ...]" = (),
+    attach: AttachedFiles = None,
 ) -> "Callable[[Verbs], Awaitable[Admitted]]":
     from cloister.cli.request import RunFile, new_run, read_run_file
 
     new = new_run(options, settings_of(ctx), RunFile() if file is None else read_run_file(file))
-    return partial(_submit, ctx, new, files)
+    return partial(_submit, ctx, new, read_attached(attach))
 
 
 async def _submit(
@@ -321,7 +320,6 @@ def still_running(run: "RunId") -> None:
 def start(
     ctx: typer.Context,
     submit: "Callable[[Verbs], Awaitable[Admitted]]",
-    *,
     detach: bool,
     as_json: bool,
     plain: bool = False,
