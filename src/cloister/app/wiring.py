@@ -60,6 +60,7 @@ from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.layers import Prepared, set_up_repository
+from cloister.runs.environments.trial import Tried, try_tool
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
@@ -98,6 +99,8 @@ class App:
     workshop: Workshop
     set_up: Callable[[NewRun, Report, str], Awaitable[tuple[Prepared, tuple[Diagnosis, ...]]]]
     """Builds and checks the environment of a repository."""
+    try_tool: Callable[[NewRun, str, dict[str, Any], Report], Awaitable[Tried]]
+    """Calls an added tool without a run."""
     overview: Overview
     """The rows of all runs and the sandboxes, as they change."""
     of_runs: RunSandboxes
@@ -406,6 +409,11 @@ def _overview(backbone: Backbone, sandboxes: Sandboxes, supervisor: Supervisor) 
     return Overview(backbone, sandboxes.list, complete)
 
 
+def _without_a_run(services: RunServices, record: Record) -> tuple[Any, Any]:
+    """What is done with repositories beside runs: set one up, try a tool."""
+    return partial(set_up_repository, services, record), partial(try_tool, services, record)
+
+
 @asynccontextmanager
 async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     """Open every part; leaving the block closes them, and unfinished runs stay resumable.
@@ -461,10 +469,10 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
                 await stack.enter_async_context(_background(work))
             received = _received(settings, services, backbone, supervisor, doorway.vault)
             hooks = await stack.enter_async_context(received)
-        set_up = partial(set_up_repository, services, _audited(settings, backbone))
+        by_hand = _without_a_run(services, _audited(settings, backbone))
         parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)
         more = (_overview(backbone, sandboxes, supervisor), services.sandboxes, hooks)
-        app = App(*parts, set_up, *more, login_provider(settings, doorway.vault))
+        app = App(*parts, *by_hand, *more, login_provider(settings, doorway.vault))
         async with _triggered(app):
             yield app
 

@@ -51,6 +51,7 @@ COMMANDS = {
     "webhook": "operate.webhook:app",
     "compat": "operate.compat:app",
     "mcp": "mcp:mcp",
+    "tools": "tools:app",
     "serve": "operate.serve:serve",
     "open": "operate.serve:open_page",
     "doctor": "doctor:doctor",

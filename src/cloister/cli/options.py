@@ -116,6 +116,18 @@ async def _models(verbs: "Verbs") -> list[str]:
     return [model.name for model in await verbs.models.list()]
 
 
+async def _tools(verbs: "Verbs") -> list[str]:
+    from cloister.cli.request import repository
+    from cloister.forge.plain_git import find_checkout
+
+    try:
+        path = repository(".")
+        find_checkout(path)
+    except UserError:
+        path = None
+    return [one.name for one in (await verbs.tools.list(path)).tools if one.kind != "server"]
+
+
 async def _triggers(verbs: "Verbs") -> list[str]:
     return [one.name for one in await verbs.triggers.list()]
 
@@ -124,6 +136,7 @@ complete_run = _completion(_runs, quick=True)
 complete_sandbox = _completion(_sandboxes)
 complete_snapshot = _completion(_snapshots)
 complete_model = _completion(_models)
+complete_tool = _completion(_tools)
 complete_trigger = _completion(_triggers)
 
 RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."

@@ -56,6 +56,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "more": {
         "resume": "let a paused run go on",
         "skills": "what models can open",
+        "tools": "tools of your own",
         "mcp": "runs for editors, agents",
         "compat": "clients of other services",
         "gc": "remove what is old",

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloister.app.settings import Settings
     from cloister.app.verbs import api
     from cloister.app.verbs.knowledge import KnowledgeVerbs
+    from cloister.app.verbs.tools import ToolVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.app.wiring import App
     from cloister.core.events import Delta, Event, FromOutside
@@ -312,6 +313,10 @@ class LocalVerbs:
     @property
     def knowledge(self) -> KnowledgeVerbs:
         return self._group("knowledge", "LocalKnowledge")
+
+    @property
+    def tools(self) -> ToolVerbs:
+        return self._group("policy", "LocalTools")
 
     @property
     def triggers(self) -> api.TriggerVerbs:

@@ -1,19 +1,26 @@
-"""The verbs of the rules in this process."""
+"""The verbs of the rules and of added tools in this process."""
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from cloister.app.config import rule_files
 from cloister.app.verbs.api import PolicyVerbs
+from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked
 from cloister.app.verbs.records import Explained, PolicyVerdict, RuleContext
-from cloister.core.errors import UserError
+from cloister.app.verbs.tools import ToolInfo, ToolList, ToolTried, ToolVerbs
+from cloister.core.errors import UserError, sole
+from cloister.core.events import Effect
+from cloister.core.requests import NewRun, check_new_run
 from cloister.core.system import NeedsLoop, in_thread, looped
-from cloister.core.text import one_line
-from cloister.policy.api import HOLE, SET_NAMES, Action, Policy, ToolAction
+from cloister.core.text import decode, one_line
+from cloister.policy.api import HOLE, SET_NAMES, Action, Layer, Policy, Rule, ToolAction
 from cloister.policy.decide import Decider
 from cloister.policy.file import read_action, read_policy
 from cloister.policy.layers import BUILT_IN, set_names
@@ -21,6 +28,9 @@ from cloister.policy.pattern import COMMAND_TOOLS
 from cloister.policy.shell.parse import read_commands
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cloister.app.settings import Settings
     from cloister.egress.packages import Meaning, SetFinder
     from cloister.policy.api import Decision, Sets
 
@@ -73,7 +83,7 @@ class LocalPolicy(Group):
 
     @property
     def _finder(self) -> SetFinder:
-        from cloister.egress.packages import SetFinder  # noqa: PLC0415  (an HTTP client; few policies name sets)
+        from cloister.egress.packages import SetFinder
 
         return SetFinder(self._settings.data_dir)
 
@@ -97,3 +107,94 @@ def _explained(text: str, action: Action, decision: Decision) -> Explained:
         tuple(spellings[0].replace(HOLE, "…") for spellings in commands.simple) if commands else None,
         commands.unclear if commands else None,
     )
+
+
+@checked(ToolVerbs)
+class LocalTools(Group):
+    """Implements `ToolVerbs`."""
+
+    async def list(self, repo: str | None = None) -> ToolList:
+        declared, problems = await _declared(self._settings, repo)
+        policy = await in_thread(rule_files(self._settings).above, repo)
+        return ToolList(tuple(_decided(declared, policy)), tuple(one_line(one, 400) for one in problems))
+
+    async def call(
+        self,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        repo: str | None = None,
+        ref: str | None = None,
+    ) -> ToolTried:
+        request = NewRun("Try a tool.", repo or "", ref)
+        if repo is not None and (problem := check_new_run(request)):
+            raise UserError("bad_run", problem)
+        try:
+            async with self._parts.machine() as app:
+                done = await app.try_tool(request, name, arguments or {}, no_report)
+        except Exception as error:
+            raise sole(error) from None  # from the tasks of a machine that was opened for this
+        found, decision = done.observation, done.decision
+        await self._note("ToolTried", name=name[:200], ok=found.ok, repo=repo or "", rule=decision.rule)
+        return ToolTried(found.ok, found.text, found.exit_code, done.seconds, decision.rule)
+
+
+_Added = tuple[ToolInfo, Effect | None]
+"""A declaration, and what holds where no rule speaks about it."""
+
+
+async def _declared(settings: Settings, repo: str | None) -> tuple[list[_Added], list[str]]:
+    """What the settings, installed packages and the HEAD of `repo` declare, without starting anything."""
+    from cloister.agent.tools import declared as commands
+    from cloister.agent.tools.functions import installed
+    from cloister.agent.tools.mcp import servers
+    from cloister.agent.tools.toolset import distinct
+    from cloister.core.repository import FILES
+    from cloister.forge.read import folder_of_head, read_head_file
+
+    file, source = settings.file, str(settings.config_path)
+    found, problems = commands.settings_tools(file.tool, source)
+    hosts, wrong = servers.of_settings(file.mcp, source)
+    problems += wrong
+    if repo is not None:
+        most, size = commands.FILES, commands.FILE_BYTES
+        commit, listed = await folder_of_head(repo, commands.FOLDER, ".toml", most=most, limit_bytes=size)
+        where = f"@{commit[:12]}"
+        own, wrong = commands.read_tools(listed.files, where)
+        found, problems = [*found, *own], [*problems, *listed.problems, *wrong]
+        texts = {name: read[1] for name in FILES if (read := await read_head_file(repo, name)) and read[1]}
+        beside, wrong = servers.of_repository({name: decode(data) for name, data in texts.items()}, where)
+        hosts, problems = [*hosts, *beside], [*problems, *wrong]
+        if file.mcp_json and (read := await read_head_file(repo, servers.MCP_JSON)) and read[1]:
+            beside, wrong = servers.of_mcp_json(decode(read[1]), where)
+            hosts, problems = [*hosts, *beside], [*problems, *wrong]
+    functions = await in_thread(installed)
+    usable, doubled = distinct([*(one.tool for one in found), *functions.tools])
+    hosts, clashing = servers.distinct(hosts)
+    layers = {one.source: one for one in found}
+    added: list[_Added] = []
+    for tool in usable:
+        one = layers.get(tool.source)
+        kind, layer, where = (
+            ("command", one.layer, one.entry.where) if one else ("function", "installed", "host")
+        )
+        info = ToolInfo(
+            tool.name, kind, layer, tool.source, where, tool.description, f"tool:{tool.name}", "deny"
+        )
+        added.append((info, tool.grant))
+    for server in hosts:
+        what = server.entry.url or " ".join(server.entry.command)
+        where = urlsplit(server.entry.url).netloc or server.entry.where
+        info = ToolInfo(
+            server.name, "server", server.layer, server.source, where, one_line(what, 300), "", "deny"
+        )
+        added.append((msgspec.structs.replace(info, rule=f"mcp:{server.name}.*"), server.grant))
+    return added, [*problems, *functions.problems, *doubled, *clashing]
+
+
+def _decided(added: list[_Added], policy: Policy) -> Iterator[ToolInfo]:
+    """Each with what the rules say of a call without arguments."""
+    grants = [Rule(info.rule, grant, info.source) for info, grant in added if grant is not None]
+    decider = Decider((*policy[:1], Layer("tools", tuple(grants), may_widen=True), *policy[1:]))
+    for info, _ in added:
+        name = info.rule.removeprefix("tool:") if info.kind != "server" else f"mcp:{info.name}.x"
+        yield msgspec.structs.replace(info, effect=decider.decide(ToolAction(name, "{}")).effect)

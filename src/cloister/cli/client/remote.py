@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from cloister.app.overview import OverviewItem
     from cloister.app.verbs.knowledge import KnowledgeVerbs
+    from cloister.app.verbs.tools import ToolVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
     from cloister.core.ids import RunId
@@ -167,6 +168,12 @@ class RemoteVerbs:
         self.policy = over_http(api.PolicyVerbs, transport)
         self.triggers = over_http(api.TriggerVerbs, transport)
         self.environments = over_http(api.EnvironmentVerbs, transport)
+
+    @property
+    def tools(self) -> ToolVerbs:
+        from cloister.app.verbs.tools import ToolVerbs
+
+        return over_http(ToolVerbs, self.http)
 
     @property
     def knowledge(self) -> KnowledgeVerbs:

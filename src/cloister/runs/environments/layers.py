@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +39,11 @@ from cloister.environment.detect import detect
 from cloister.environment.installers import TRIALS, Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
+from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
-from cloister.runs.run_rules import govern, reachable, run_layer
+from cloister.runs.run_rules import Governed, govern, reachable, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec, keep
@@ -588,13 +589,22 @@ class SetUp:
         await self.journal.append(body)
 
 
-async def set_up_repository(
-    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
-) -> tuple[Prepared, tuple[Diagnosis, ...]]:
-    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result.
+class RepositorySetUp(NamedTuple):
+    """A repository whose environment is there."""
 
-    `settings` take the place of the committed ones.
-    """
+    made: Prepared
+    base: Base
+    governed: Governed
+    """Its policy has the request's own layer."""
+    outlet: Outlet
+    bare: Path
+
+
+@asynccontextmanager
+async def prepared(
+    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
+) -> "AsyncGenerator[RepositorySetUp]":
+    """Set up a repository without a run. `settings` take the place of the committed ones."""
     workshop = services.warming.workshop
     name = hashlib.sha256(request.repo.encode()).hexdigest()[:16]
     workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -604,9 +614,9 @@ async def set_up_repository(
         reach = reachable((*above, run_layer(request)))
         base = await services.forges.bring(request.repo, request.ref, bare, reach)
         governed = await govern(services.rules, request, services.quota, bare, base.commit)
-        policy = (*governed.policy, run_layer(request))
+        governed = replace(governed, policy=(*governed.policy, run_layer(request)))
         outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
-        outlet = Outlet(services.host, outfit, policy, record, governed.quota)
+        outlet = Outlet(services.host, outfit, governed.policy, record, governed.quota)
         site = Site(request.repo, bare, base.commit)
         below = await workshop.prepare(request.template, report)
         plan, files = await planned(site, request.setup, settings=settings)
@@ -614,6 +624,18 @@ async def set_up_repository(
             below = await workshop.prepare(plan.template, report)
         environments = Environments(workshop, outlet, settings=settings)
         made = await environments.prepare(site, below, plan, files, report)
+        yield RepositorySetUp(made, base, governed, outlet, bare)
+
+
+async def set_up_repository(
+    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
+) -> tuple[Prepared, tuple[Diagnosis, ...]]:
+    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result.
+
+    `settings` take the place of the committed ones.
+    """
+    async with prepared(services, record, request, report, settings) as there:
+        made, base, governed, outlet, bare = there
         known = made.template.about
         if known.commit == base.commit and known.baseline and not request.checks:
             return made, known.baseline

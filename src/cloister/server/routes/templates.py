@@ -12,6 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from cloister.app.verbs.api import EnvironmentVerbs, RunVerbs, TemplateVerbs
 from cloister.app.verbs.knowledge import KnowledgeVerbs, RunNotes, SkillList, SkillText
 from cloister.app.verbs.records import EnvironmentInfo
+from cloister.app.verbs.tools import ToolList, ToolTried, ToolVerbs
 from cloister.core import limits
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
@@ -195,3 +196,38 @@ async def get_notes(
     run: Annotated[str, PathParameter(description="A run's id, or the start of one.")], verbs: Given
 ) -> RunNotes:
     return await verbs.knowledge.notes(run)
+
+
+# Tools that are added to runs.
+
+
+class TryTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One call of a tool."""
+
+    arguments: dict[str, object] | None = None
+    repo: Annotated[str, msgspec.Meta(max_length=4_096)] | None = None
+    """A path on the server's machine or a git URL; None: an empty sandbox."""
+    ref: str | None = None
+
+
+ToolsOf = Annotated[
+    str | None,
+    QueryParameter(
+        description="A directory on the server's machine; the tools at its HEAD.", max_length=4_096
+    ),
+]
+
+
+@get("/v1/tools", **of(ToolVerbs.list, "The tools that are added to runs", "listTools"))
+async def list_tools(verbs: Given, repo: ToolsOf = None) -> ToolList:
+    return await verbs.tools.list(repo)
+
+
+@post("/v1/tools/{name:str}/try", **of(ToolVerbs.call, "Try an added tool", "tryTool", 200))
+async def try_tool(
+    name: Annotated[str, PathParameter(description="Its name, or SERVER.TOOL.")],
+    data: JSONBody[TryTool],
+    verbs: Given,
+    wait: Wait,
+) -> ToolTried:
+    return await wait(verbs.tools.call(name, data.arguments, data.repo, data.ref))

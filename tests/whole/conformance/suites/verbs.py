@@ -19,6 +19,7 @@ from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.declare import role_of
 from cloister.app.verbs.knowledge import KnowledgeVerbs, SkillList
 from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext, SandboxChange
+from cloister.app.verbs.tools import ToolList, ToolVerbs
 from cloister.app.verbs.webhooks import NewWebhook, WebhookVerbs
 from cloister.app.wiring import App
 from cloister.core import limits
@@ -55,6 +56,7 @@ GROUPS = {
     "environments": api.EnvironmentVerbs,
     "triggers": api.TriggerVerbs,
     "knowledge": KnowledgeVerbs,
+    "tools": ToolVerbs,
 }
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),
@@ -334,6 +336,17 @@ async def tokens_are_made_and_removed_and_that_is_entered(rig: Rig) -> None:
             ("TokenRemoved", "ada", {"name": "max"}),
         ],
     )
+
+
+async def tools_are_listed_and_a_repository_must_be_there(rig: Rig) -> None:
+    expect(await rig.verbs("ada", "operator").tools.list(), ToolList((), ()))
+    tools = rig.verbs("root", "admin").tools
+    with refused("no_repository"):
+        await tools.list("/nowhere")
+    with refused("no_repository"):
+        await tools.call("x", {}, "/nowhere")
+    with refused("bad_run"):
+        await tools.call("x", {}, "")
 
 
 async def skills_are_listed_and_an_unknown_one_is_refused(rig: Rig) -> None:

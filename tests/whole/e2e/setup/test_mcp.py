@@ -112,3 +112,32 @@ def test_an_editor_starts_a_run_that_uses_the_repositorys_tools_and_sees_it_prov
     assert "CLOISTER_DATA_DIR" not in env
     entered = [entry for entry in cloister("audit", "show").stdout.splitlines() if "ToolsOffered" in entry]
     assert len(entered) == 1, entered
+
+
+def test_a_tool_is_listed_and_tried_from_the_command_line(cloister: Any) -> None:
+    repo = repository(cloister)
+    with (cloister.data_dir / "config.toml").open("a") as file:
+        file.write('[tool.now]\ndescription = "The time."\ncommand = ["/bin/date"]\nwhere = "host"\n')
+    there = ("--repo", str(repo))
+    listed = {one["name"]: one for one in cloister.json("tools", "list", *there)["tools"]}
+    assert {name: one["effect"] for name, one in listed.items()} == {
+        "now": "deny",
+        "count": "allow",
+        "own": "allow",
+    }
+    assert listed["count"]["source"].startswith(".cloister/tools/count.toml@")
+    tried = cloister("tools", "try", "count", '{"path": "calc.py"}', *there)
+    assert tried.stdout == "2 calc.py\n[exit status 0]\n"
+    echo = cloister.json("tools", "try", "own.echo", '{"text": "hi"}', *there)
+    assert (echo["ok"], echo["text"]) == (True, "hi")
+    for name, arguments, code, told in (
+        ("now", "{}", 2, "tool:now is not allowed"),
+        ("count", "{}", 2, "path is missing"),
+        ("none", "{}", 2, "There is no added tool 'none'. There are: count"),
+        ("count", "[1]", 2, "The arguments are a JSON object"),
+        ("own.refuse", "{}", 1, ""),
+    ):
+        refused = cloister("tools", "try", name, arguments, *there, code=None)
+        assert told in refused.stderr, refused.stderr
+        assert refused.returncode == code, (name, refused.stdout, refused.stderr)
+    assert cloister("audit", "show").stdout.count("ToolTried") == 3

@@ -16,6 +16,7 @@ from cloister.app.verbs.api.sandboxes import Attached, FileVerbs, SandboxVerbs, 
 
 if TYPE_CHECKING:
     from cloister.app.verbs.knowledge import KnowledgeVerbs
+    from cloister.app.verbs.tools import ToolVerbs
     from cloister.app.verbs.webhooks import WebhookVerbs
 
 __all__ = [
@@ -65,3 +66,5 @@ class Verbs(Protocol):
     def knowledge(self) -> KnowledgeVerbs: ...
     @property
     def triggers(self) -> TriggerVerbs: ...
+    @property
+    def tools(self) -> ToolVerbs: ...
