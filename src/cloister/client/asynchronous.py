@@ -17,6 +17,7 @@ from cloister.core.errors import HostError, UserError
 
 if TYPE_CHECKING:
     from cloister.app.verbs.records import BackgroundCommand, Executed
+    from cloister.app.workbench.contexts import CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.cli.client.remote import RemoteVerbs
     from cloister.core.computer import Change, Entry, Exited, Output
@@ -295,6 +296,15 @@ class AsyncSandbox:
 
     async def kill(self, command: str) -> BackgroundCommand:
         return await self.client.verbs.sandboxes.kill(self.id, command)
+
+    async def run_code(
+        self, code: str, context: str = "default", *, seconds: float = limits.COMMAND_SECONDS
+    ) -> CodeResult:
+        """Run Python in an interpreter whose variables live until the next call. An exception is a result."""
+        from cloister.app.verbs.records import RunCode
+
+        wish = _record(RunCode, code=code, seconds=seconds)
+        return await self.client.verbs.sandboxes.run_code(self.id, context, wish)
 
     async def fork(self, count: int = 1) -> list[AsyncSandbox]:
         """Copies of it as it is now."""

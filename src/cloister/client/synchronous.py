@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from cloister.app.verbs.records import BackgroundCommand, Executed
+    from cloister.app.workbench.contexts import CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Output
     from cloister.core.events import Delta, Event
@@ -260,6 +261,12 @@ class Sandbox:
 
     def kill(self, command: str) -> BackgroundCommand:
         return wait(partial(self.asynchronous.kill, command))
+
+    def run_code(
+        self, code: str, context: str = "default", *, seconds: float = limits.COMMAND_SECONDS
+    ) -> CodeResult:
+        """Run Python in an interpreter whose variables live until the next call. An exception is a result."""
+        return wait(partial(self.asynchronous.run_code, code, context, seconds=seconds))
 
     def fork(self, count: int = 1) -> list[Sandbox]:
         """Copies of it as it is now."""

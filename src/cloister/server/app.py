@@ -23,7 +23,8 @@ from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
 from cloister.server.auth import OPEN_PATH, OPEN_PATHS, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
-from cloister.server.compat.e2b import control, filesystem
+from cloister.server.compat import modbox, pandastack
+from cloister.server.compat.e2b import control, filesystem, interpreter
 from cloister.server.compat.e2b import process as e2b_process
 from cloister.server.errors import Problem, respond
 from cloister.server.ports import with_ports
@@ -126,7 +127,10 @@ HTTP_ROUTES = (
     machine,
     *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)),
 )
-COMPAT_ROUTES = (*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES)
+COMPAT_ROUTES = (
+    *(*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES, *interpreter.ROUTES),
+    *(*pandastack.ROUTES, *modbox.ROUTES),
+)
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
 
 

@@ -224,3 +224,56 @@ async def test_times_to_live_hold_and_the_audit_knows_who_did_what(
     assert {"SandboxCreated", "SandboxTokenMade", "ApiCall"} <= {entry.kind for entry in entries}
     assert all(entry.who == "tester" for entry in entries if entry.kind == "SandboxCreated")
     assert box.token not in "".join(f"{entry.detail}" for entry in entries)
+
+
+async def test_the_address_of_a_modbox_sandbox_is_a_secret_for_that_sandbox_only(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    bearer = {"Authorization": f"Bearer {served.token}"}
+    addresses: list[str] = []
+    for task in ("a", "b"):
+        made = await stranger.post(
+            "/compat/modbox/sandboxes/provision", json={"task_id": task}, headers=bearer
+        )
+        assert made.status_code == 201, made.text
+        addresses.append(made.json()["sandbox_url"])
+    assert addresses[0] != addresses[1]
+    for address, name in zip(addresses, "ab", strict=True):
+        told = await stranger.post(
+            f"{address}/execute", json={"code": f"x = globals().get('x', '') + '{name}'; x"}
+        )
+        assert told.json()["result"] == f"'{name}'", "each has its own state"
+    secret = addresses[0].rpartition("/")[2]
+    guessed = addresses[0].replace(secret, "0" * len(secret))
+    assert (await stranger.post(f"{guessed}/execute", json={"code": "1"})).status_code == 401
+    one, other = [info.id for info in served.app.sandboxes.list()]
+    for method, at, headers in (
+        ("GET", f"/v1/sandboxes/{other}", {"Authorization": f"Bearer {secret}"}),
+        ("DELETE", f"/compat/modbox/sandboxes/{one}", {"Authorization": f"Bearer {secret}"}),
+        ("GET", "/compat/modbox/sandboxes", {"Authorization": f"Bearer {secret}"}),
+    ):
+        refused = await stranger.request(method, at, headers=headers)
+        assert refused.status_code == 403, at
+    for body in (b"", b"[]", b"{", b'{"code": 7}', b'{"code": "1", "language": "cobol"}', b"x" * 2_000_000):
+        bad = await stranger.post(f"{addresses[0]}/execute", content=body)
+        assert bad.status_code in (400, 413) and "message" in bad.json()["error"], body[:20]
+    await served.client.delete(f"/v1/sandboxes/{one}")
+    assert (await stranger.post(f"{addresses[0]}/execute", json={"code": "1"})).status_code == 401
+    entries = await served.app.backbone.audit(0, 10_000)
+    said = "".join(f"{entry.kind}{entry.detail}" for entry in entries)
+    assert "/compat/modbox/box/…/execute" in said and secret not in said
+
+
+async def test_pandastack_refuses_in_the_shape_that_its_client_reads(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    at, bearer = "/compat/pandastack/v1/sandboxes", {"Authorization": f"Bearer {served.token}"}
+    for reply, status in (
+        (await stranger.get(at), 401),
+        (await stranger.get(f"{at}/s-nothing", headers=bearer), 404),
+        (await stranger.post(at, content=b"{", headers=bearer), 400),
+        (await stranger.post(at, json={"ttl_seconds": -1}, headers=bearer), 400),
+        (await stranger.post(at, json={"template": "no-such"}, headers=bearer), 400),
+        (await stranger.get("/compat/pandastack/v1/nothing", headers=bearer), 404),
+    ):
+        assert (reply.status_code, type(reply.json()["error"])) == (status, str), reply.text

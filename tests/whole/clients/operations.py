@@ -237,8 +237,268 @@ E2B = (
 )
 
 
+INTERPRETER = (
+    Operation(
+        "code interpreter: run_code",
+        """
+        from e2b_code_interpreter import Sandbox as Interpreter
+        c = Interpreter.create(timeout=300)
+        assert c.run_code("x = 41; print('set')").logs.stdout == ["set\\n"]
+        ran = c.run_code("x += 1; x")
+        assert ran.text == "42" and ran.results[0].is_main_result and ran.execution_count == 2
+        """,
+        "output arrives when the code has ended; the interpreter is a program of ours, not IPython",
+    ),
+    Operation(
+        "code interpreter: errors, results, callbacks",
+        """
+        ran = c.run_code("1/0")
+        assert ran.error.name == "ZeroDivisionError" and "1/0" in ran.error.traceback
+        seen = []
+        c.run_code("import sys; print('out'); print('err', file=sys.stderr)", on_stdout=lambda m: seen.append(m.line), on_stderr=lambda m: seen.append(m.line))
+        assert seen == ["out\\n", "err\\n"]
+        code = "class H:\\n    def _repr_html_(self): return '<b>h</b>'\\nH()"
+        assert c.run_code(code).results[0].html == "<b>h</b>"
+        assert c.run_code("import os; os.environ['A']", envs={"A": "b"}).text == "'b'"
+        """,
+    ),
+    Operation(
+        "code interpreter: contexts",
+        """
+        one = c.create_code_context(cwd="/tmp")
+        assert c.run_code("import os; os.getcwd()", context=one).text == "'/tmp'"
+        assert c.run_code("x", context=one).error.name == "NameError"
+        assert one.id in [context.id for context in c.list_code_contexts()]
+        c.restart_code_context(one)
+        assert c.run_code("os", context=one).error.name == "NameError"
+        c.remove_code_context(one)
+        """,
+    ),
+    Operation(
+        "code interpreter: bash",
+        'assert c.run_code("echo $((6*7))", language="bash").logs.stdout == ["42\\n"]; c.kill()',
+        "each time a new shell; other languages are refused",
+    ),
+)
+
+PANDASTACK = (
+    Operation(
+        "Sandbox.create, as a context",
+        """
+        from pandastack import Sandbox, Client
+        s = Sandbox.create(template="code-interpreter", ttl_seconds=300, metadata={"user": "ada"})
+        assert s.metadata == {"user": "ada"} and s.status == "running"
+        with Sandbox.create() as other:
+            gone = other.id
+        """,
+        "`code-interpreter` and `base` are `default`; volumes are ignored",
+    ),
+    Operation(
+        "list, get, refresh",
+        "assert [x.id for x in Sandbox.list()] == [s.id] and Sandbox.get(s.id).refresh().id == s.id",
+    ),
+    Operation(
+        "exec, commands.run",
+        """
+        ran = s.exec("echo out; echo err >&2; exit 3")
+        assert (ran.stdout, ran.stderr, ran.exit_code) == ("out\\n", "err\\n", 3)
+        assert s.commands.run("cd /workspace && pwd").exit_code == 0
+        """,
+    ),
+    Operation(
+        "exec, timeout and check",
+        """
+        from pandastack.exceptions import SandboxTimeout, CommandFailed
+        for kind, call in ((SandboxTimeout, lambda: s.exec("sleep 60", timeout_seconds=1)), (CommandFailed, lambda: s.exec("false", check=True))):
+            try:
+                call()
+                raise AssertionError
+            except kind:
+                pass
+        """,
+    ),
+    Operation(
+        "exec_stream",
+        """
+        seen = []
+        assert s.exec_stream("echo one; echo two >&2; exit 4", on_stdout=seen.append, on_stderr=seen.append) == 4
+        assert sorted(seen) == ["one\\n", "two\\n"]
+        """,
+    ),
+    Operation(
+        "run_code",
+        'assert s.run_code("print(6*7)").stdout == "42\\n" and s.run_code("echo hi", "bash").stdout == "hi\\n"',
+    ),
+    Operation(
+        "create_code_context",
+        """
+        with s.create_code_context() as ctx:
+            ctx.run_code("x = 41")
+            assert ctx.run_code("x + 1").text == "42"
+            assert "ZeroDivisionError" in ctx.run_code("1/0").error
+        """,
+        "Python only; the interpreter is a program of ours, not IPython",
+    ),
+    Operation(
+        "filesystem: write, read, upload, download",
+        """
+        import tempfile, pathlib
+        s.filesystem.write("/workspace/a/b.txt", "hello")
+        assert s.filesystem.read("/workspace/a/b.txt") == b"hello" and s.exec("cat a/b.txt").stdout == "hello"
+        local = pathlib.Path(tempfile.mkdtemp()) / "x"
+        local.write_bytes(bytes(range(256)))
+        s.filesystem.upload(local, "/workspace/blob")
+        s.filesystem.download("/workspace/blob", local)
+        assert local.read_bytes() == bytes(range(256))
+        """,
+    ),
+    Operation(
+        "filesystem: listdir, stat, exists, walk",
+        """
+        assert sorted(e.name for e in s.filesystem.listdir("/workspace")) == ["a", "blob"]
+        assert s.filesystem.stat("/workspace/a").is_dir and s.filesystem.stat("/workspace/blob").size == 256
+        assert s.filesystem.exists("/workspace/blob") and not s.filesystem.exists("/workspace/nothing")
+        assert len(list(s.filesystem.walk("/workspace"))) == 2
+        """,
+    ),
+    Operation(
+        "fork",
+        'f = s.fork(metadata={"branch": "x"}); assert f.exec("cat a/b.txt").stdout == "hello" and f.metadata["branch"] == "x"; f.kill()',
+    ),
+    Operation(
+        "fork_tree, in parallel, promote",
+        """
+        from concurrent.futures import ThreadPoolExecutor
+        tree = s.fork_tree(5)
+        with ThreadPoolExecutor(5) as pool:
+            outs = list(pool.map(lambda pair: pair[1].exec(f"echo {pair[0]} > n; cat n a/b.txt").stdout, enumerate(tree)))
+        assert outs == [f"{n}\\nhello" for n in range(5)]
+        done = tree[0].promote(cleanup_siblings=True)
+        assert done["winner"] == tree[0].id and set(done["deleted"]) == {x.id for x in tree[1:]}
+        tree[0].kill()
+        """,
+    ),
+    Operation(
+        "snapshot, client.snapshots, from_snapshot",
+        """
+        client = Client()
+        snap = s.snapshot()
+        assert snap in [x["id"] for x in client.snapshots.list(sandbox_id=s.id)] and client.snapshots.get(snap)["id"] == snap
+        again = Sandbox.create(from_snapshot=snap, ttl_seconds=60)
+        assert again.exec("cat /workspace/a/b.txt").stdout == "hello"
+        again.kill()
+        client.snapshots.delete(snap)
+        """,
+        "files only, not processes",
+    ),
+    Operation(
+        "set_ttl, lifecycle, set_persistent",
+        's.set_ttl(600); assert s.lifecycle()["ttl_seconds"] >= 600; s.set_persistent(True)',
+        "persistent is the longest time to live, a day",
+    ),
+    Operation(
+        "preview_urls",
+        """
+        import time
+        s._client.preview_host = "localhost"
+        s.exec("nohup python3 -m http.server 8123 >/dev/null 2>&1 &")
+        while 8123 not in s.preview_urls():
+            time.sleep(0.05)
+        """,
+        "the ports are right; the addresses have no port of our server, and need its token",
+    ),
+    Operation("client.templates.list", 'assert "default" in [t.name for t in client.templates.list()]'),
+    Operation(
+        "kill, and a sandbox that is gone",
+        """
+        from pandastack.exceptions import NotFoundError
+        s.kill()
+        try:
+            s.exec("true")
+            raise AssertionError
+        except NotFoundError:
+            pass
+        """,
+    ),
+)
+
+MODBOX = (
+    Operation(
+        "provision_sandbox",
+        """
+        import os, json, urllib.request
+        from modbox import ModboxApi
+        client = ModboxApi(base_url=os.environ["MODBOX_BASE_URL"], token=os.environ["MODBOX_TOKEN"])
+        made = client.sandboxes.provision_sandbox(task_id="task-1", ttl_seconds=300, env_vars={"COLOUR": "red"})
+        assert made.success and made.status == "running"
+        again = client.sandboxes.provision_sandbox(task_id="task-1", ttl_seconds=300, env_vars={"COLOUR": "red"})
+        assert again.sandbox_id == made.sandbox_id
+        """,
+        "the image is a template of ours",
+    ),
+    Operation(
+        "wait_for_sandbox", 'assert client.sandboxes.wait_for_sandbox(task_id="task-1", timeout=60).ready'
+    ),
+    Operation(
+        "get_sandbox, by id and by task",
+        """
+        for name in (made.sandbox_id, "task-1"):
+            found = client.sandboxes.get_sandbox(name)
+            assert found.id == made.sandbox_id and found.name == "task-1" and found.sandbox_url == made.sandbox_url
+        assert client.sandboxes.get_sandbox_status("task-1").status == "running"
+        """,
+    ),
+    Operation(
+        "list_sandboxes",
+        "assert [x.id for x in client.sandboxes.list_sandboxes().sandboxes] == [made.sandbox_id]",
+    ),
+    Operation(
+        "POST {sandbox_url}/execute",
+        """
+        def execute(**body):
+            asked = urllib.request.Request(made.sandbox_url + "/execute", json.dumps(body).encode(), {"Content-Type": "application/json"})
+            return json.load(urllib.request.urlopen(asked))
+        assert execute(language="python", code="import os\\nx = 41\\nprint(os.environ['COLOUR'])")["stdout"] == "red\\n"
+        assert execute(code="x += 1\\nx")["result"] == "42"
+        failed = execute(code="1/0")
+        assert not failed["success"] and failed["error"] == "ZeroDivisionError: division by zero"
+        assert execute(language="bash", code="echo $((6*7)); exit 3")["exit_code"] == 3
+        """,
+        "without a token: the address is one. The state of Python is kept; bash is a new shell each time",
+    ),
+    Operation(
+        "create_sandbox, get_sandbox_canonical, delete_sandbox",
+        """
+        other = client.sandboxes.create_sandbox(task_id="task-2")
+        assert client.sandboxes.get_sandbox_canonical(other.sandbox_id).name == "task-2"
+        assert client.sandboxes.wait_for_sandbox_canonical(other.sandbox_id).ready
+        client.sandboxes.delete_sandbox(other.sandbox_id)
+        """,
+    ),
+    Operation(
+        "destroy_sandbox, and one that is gone",
+        """
+        from modbox.errors import NotFoundError
+        assert client.sandboxes.destroy_sandbox(task_id="task-1").success
+        try:
+            client.sandboxes.get_sandbox("task-1")
+            raise AssertionError
+        except NotFoundError:
+            pass
+        try:
+            execute(code="1")
+            raise AssertionError
+        except urllib.error.HTTPError as error:
+            assert error.code == 401
+        """,
+    ),
+)
+
+
 TABLES = {
-    "e2b 2.63.0, with e2b-code-interpreter 2.11.5": E2B,
+    "e2b 2.63.0, with e2b-code-interpreter 2.11.5": (*E2B, *INTERPRETER),
+    "pandastack 0.10.0": PANDASTACK,
+    "modbox-sdk 0.0.21": MODBOX,
 }
 """Client with its version → what is tried of it."""
 

@@ -1,7 +1,7 @@
-import json
 from pathlib import Path
 
-from tests.whole.clients.operations import E2B, table
+import pytest
+from tests.whole.clients.operations import E2B, INTERPRETER, MODBOX, PANDASTACK, table
 from tests.whole.clients.published import failures
 from tests.whole.e2e.conftest import Cloister
 
@@ -19,13 +19,10 @@ def test_the_variables_are_printed_for_a_shell_and_as_json(command: Cloister) ->
     assert f"export E2B_API_KEY={told['E2B_API_KEY']}" in command("compat", "env", "e2b").stdout
 
 
-def _env(command: Cloister, **more: str) -> dict[str, str]:
-    token = (command.data_dir / "token").read_text().strip()
-    url = json.loads((command.data_dir / "server.json").read_text())["url"]
-    return command.env | {name: value.format(url=url, token=token) for name, value in more.items()}
+CLIENTS = {"e2b": (*E2B, *INTERPRETER), "pandastack": PANDASTACK, "modbox": MODBOX}
 
 
-def test_the_client_of_e2b_runs_unmodified(command: Cloister) -> None:
-    base = "{url}/compat/e2b"
-    env = _env(command, E2B_API_KEY="{token}", E2B_API_URL=base, E2B_SANDBOX_URL=base)
-    assert failures("e2b", E2B, env) == {}
+@pytest.mark.parametrize("service", CLIENTS)
+def test_the_published_client_runs_unmodified(service: str, command: Cloister) -> None:
+    env = command.env | command.json("compat", "env", service)
+    assert failures(service, CLIENTS[service], env) == {}

@@ -24,16 +24,19 @@ from cloister.app.verbs.records import (
     Execute,
     Executed,
     NewCommand,
+    NewContext,
     NewSandbox,
     Piece,
+    RunCode,
     SandboxChange,
     SandboxToken,
 )
 from cloister.app.workbench.commands import Skipped
+from cloister.app.workbench.contexts import DEFAULT, CodeContext, CodeResult
 from cloister.app.workbench.metrics import measured
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
-from cloister.core.computer import Command, Output, Pty
+from cloister.core.computer import WORK_DIR, Command, Output, Pty
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import is_id
 from cloister.core.requests import NewRun, check_new_run
@@ -276,6 +279,29 @@ class LocalSandboxes(_InSandboxes):
         with anyio.fail_after(END_SECONDS):
             await found.ended()
         return _shown(found)
+
+    async def new_context(self, sandbox: str, wish: NewContext) -> CodeContext:
+        target = self._sandbox(sandbox)
+        await self._note_command(target, Command(("python3",), user=wish.user), "context")
+        contexts = self._app(sandbox).sandboxes.contexts
+        return await contexts.make(target.info.id, target, cwd=wish.cwd, env=wish.env, user=wish.user)
+
+    async def contexts(self, sandbox: str) -> tuple[CodeContext, ...]:
+        return self._app(sandbox).sandboxes.contexts.list(self._sandbox(sandbox).info.id)
+
+    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
+        target, contexts = self._sandbox(sandbox), self._app(sandbox).sandboxes.contexts
+        if context == DEFAULT and not any(one.id == DEFAULT for one in contexts.list(sandbox)):
+            await contexts.make(sandbox, target, cwd=WORK_DIR, env={}, user="agent", name=DEFAULT)
+        await self._note_command(target, Command(("python3",)), "context", code.code)
+        return await contexts.run(sandbox, context, code.code, code.seconds, code.env)
+
+    async def restart_context(self, sandbox: str, context: str) -> CodeContext:
+        target = self._sandbox(sandbox)
+        return await self._app(sandbox).sandboxes.contexts.restart(sandbox, context, target)
+
+    async def remove_context(self, sandbox: str, context: str) -> None:
+        await self._app(sandbox).sandboxes.contexts.remove(self._sandbox(sandbox).info.id, context)
 
     @asynccontextmanager
     async def _dial(self, target: Sandbox, port: int) -> AsyncGenerator[ByteStream]:

@@ -172,6 +172,25 @@ class Execute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stdin: str = ""
 
 
+class NewContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for an interpreter whose variables live from one piece of code to the next."""
+
+    language: Literal["python"] = "python"
+    cwd: str = WORK_DIR
+    env: dict[str, str] = {}
+    user: User = "agent"
+
+
+class RunCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A piece of code for a context."""
+
+    code: str
+    seconds: Seconds = limits.COMMAND_SECONDS
+    """After this it is interrupted; the variables stay."""
+    env: dict[str, str] = {}
+    """Set in the interpreter from now on."""
+
+
 class Executed(msgspec.Struct, frozen=True):
     """A command that ended. Its output is untrusted; invalid UTF-8 in it is replaced."""
 

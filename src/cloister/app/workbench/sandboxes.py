@@ -1,5 +1,6 @@
 """Sandboxes that outlive the request that made them; a task holds each one open."""
 
+import hmac
 import logging
 import secrets
 import time
@@ -14,15 +15,13 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.app.tokens import Caller
+from cloister.app.workbench.contexts import Contexts
 from cloister.core import limits
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.ids import SandboxId
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
 
 logger = logging.getLogger(__name__)
-
-TOKENS = 1_000
-"""Tokens of one sandbox."""
 
 Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
@@ -54,6 +53,8 @@ class Sandboxes:
         self._live: dict[SandboxId, _Live] = {}
         self._by_task: dict[str, tuple[SandboxSpec, SandboxId]] = {}
         self._creating = anyio.Lock()
+        self._key = secrets.token_bytes(32)
+        self.contexts = Contexts(tasks)
 
     async def create(
         self, spec: SandboxSpec, task_id: str | None = None, metadata: Mapping[str, str] | None = None
@@ -134,13 +135,10 @@ class Sandboxes:
         return live.info
 
     def issue(self, sandbox: str, who: Caller) -> tuple[SandboxInfo, str]:
-        """Make a token for its inside and return the secret, which is not kept. Raises `UserError` (`too_many_tokens`)."""
+        """The secret of `who`'s token for its inside: the same one each time, and kept nowhere."""
         live = self._find(sandbox)
-        if len(live.tokens) >= TOKENS:
-            raise UserError(
-                "too_many_tokens", f"A sandbox has {TOKENS} tokens at most: use one of them again."
-            )
-        secret = secrets.token_urlsafe(32)
+        about = msgspec.json.encode((live.sandbox.info.id, who.name, who.role, who.token, who.login))
+        secret = hmac.new(self._key, about, sha256).hexdigest()
         live.tokens[sha256(secret.encode()).hexdigest()] = who
         return live.info, secret
 

@@ -322,6 +322,7 @@ _RECORDS = {
         "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
+        "cloister.app.workbench.contexts": "CodeContext CodeResult",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.requests": "Attachment",
         "cloister.core.computer": "Entry",

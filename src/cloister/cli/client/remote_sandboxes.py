@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from websockets.asyncio.client import ClientConnection
 
-    from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox
+    from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RunCode
+    from cloister.app.workbench.contexts import CodeResult
     from cloister.core.computer import Sink
     from cloister.sandbox.api import Report
 
@@ -185,6 +186,12 @@ class RemoteSandboxes(Group, api.SandboxVerbs):
     async def execute(self, sandbox: str, program: Execute) -> Executed:
         path = address("sandboxes", sandbox, "execute")
         return await self.http.post(Executed, path, program, program.seconds + END_SECONDS)
+
+    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
+        from cloister.app.workbench.contexts import CodeResult
+
+        path = address("sandboxes", sandbox, "contexts", context, "run")
+        return await self.http.post(CodeResult, path, code, code.seconds + END_SECONDS)
 
     @asynccontextmanager
     async def process(self, sandbox: str, command: NewCommand) -> AsyncGenerator[RemoteProcess]:

@@ -75,6 +75,8 @@ def in_shape(path: str, status: int, code: str, message: str) -> tuple[int, dict
         if below.startswith(_RPC):
             return status, {"code": CODES.get(status, "internal"), "message": message}
         return status, {"code": status, "message": message}
-    if path.startswith((PANDASTACK + "/", MODBOX + "/")):
+    if path.startswith(PANDASTACK + "/"):
         return status, {"error": message, "code": code}
+    if path.startswith(MODBOX + "/"):
+        return status, {"error": {"code": code, "message": message}, "detail": message}
     return None

@@ -7,17 +7,20 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
 from cloister.app.verbs.api import Attached, SandboxVerbs
-from cloister.app.verbs.records import BackgroundCommand, CommandOutput, NewCommand
+from cloister.app.verbs.records import BackgroundCommand, CommandOutput, NewCommand, NewContext, RunCode
 from cloister.app.workbench.commands import Skipped
+from cloister.app.workbench.contexts import CodeContext, CodeResult
 from cloister.core.computer import Exited, Output
 from cloister.core.errors import UserError
-from cloister.server.routes import Given, of
+from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.process import ended, send_output, talk
 from cloister.server.routes.sandboxes import SandboxName
 from cloister.server.ws import NORMAL, Ending, Part, Socket, Sockets, Wire, converse
 
 OFFSET_MAX = 2**53
 
+ContextName = Annotated[str, PathParameter(description="A context's id; `default` is made at its first use.")]
+_CONTEXT = NewContext()
 CommandName = Annotated[str, PathParameter(description="A background command's id.")]
 Offset = Annotated[
     int,
@@ -66,6 +69,50 @@ async def get_command(
 )
 async def end_command(sandbox: SandboxName, command: CommandName, verbs: Given) -> BackgroundCommand:
     return await verbs.sandboxes.kill(sandbox, command)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/contexts",
+    **of(SandboxVerbs.new_context, "An interpreter whose variables live", "newContext", 201),
+)
+async def new_context(
+    sandbox: SandboxName, verbs: Given, data: JSONBody[NewContext] = _CONTEXT
+) -> CodeContext:
+    return await verbs.sandboxes.new_context(sandbox, data)
+
+
+@get(
+    "/v1/sandboxes/{sandbox:str}/contexts",
+    **of(SandboxVerbs.contexts, "The contexts of a sandbox", "listContexts"),
+)
+async def list_contexts(sandbox: SandboxName, verbs: Given) -> tuple[CodeContext, ...]:
+    return await verbs.sandboxes.contexts(sandbox)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/contexts/{context:str}/run",
+    **of(SandboxVerbs.run_code, "Run code in a context", "runCode", 200),
+)
+async def run_code(
+    sandbox: SandboxName, context: ContextName, data: JSONBody[RunCode], verbs: Given, wait: Wait
+) -> CodeResult:
+    return await wait(verbs.sandboxes.run_code(sandbox, context, data))
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/contexts/{context:str}/restart",
+    **of(SandboxVerbs.restart_context, "Forget the variables of a context", "restartContext", 200),
+)
+async def restart_context(sandbox: SandboxName, context: ContextName, verbs: Given) -> CodeContext:
+    return await verbs.sandboxes.restart_context(sandbox, context)
+
+
+@delete(
+    "/v1/sandboxes/{sandbox:str}/contexts/{context:str}",
+    **of(SandboxVerbs.remove_context, "End a context", "deleteContext"),
+)
+async def remove_context(sandbox: SandboxName, context: ContextName, verbs: Given) -> None:
+    await verbs.sandboxes.remove_context(sandbox, context)
 
 
 @websocket("/v1/sandboxes/{sandbox:str}/commands/{command:str}/attach", **of(SandboxVerbs.attach))

@@ -18,7 +18,15 @@ from cloister.app.verbs import api
 from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.declare import role_of
 from cloister.app.verbs.knowledge import KnowledgeVerbs, SkillList
-from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RuleContext, SandboxChange
+from cloister.app.verbs.records import (
+    Exec,
+    Execute,
+    NewCommand,
+    NewSandbox,
+    RuleContext,
+    RunCode,
+    SandboxChange,
+)
 from cloister.app.verbs.tools import ToolList, ToolVerbs
 from cloister.app.verbs.webhooks import NewWebhook, WebhookVerbs
 from cloister.app.wiring import App
@@ -65,6 +73,7 @@ ARGUMENTS: dict[str, object] = {
     "program": Execute("sh", "true"),
     "recipe": Oci("/nowhere"),
     "context": RuleContext(),
+    "code": RunCode("1"),
     "listing": Listing(()),
     "answer": "deny",
     "to": 1,

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
         Execute,
         Executed,
         NewCommand,
+        NewContext,
         NewSandbox,
+        RunCode,
         SandboxChange,
         SandboxToken,
     )
     from cloister.app.workbench.commands import Skipped
+    from cloister.app.workbench.contexts import CodeContext, CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
@@ -171,6 +174,34 @@ class SandboxVerbs(Protocol):
     async def kill(self, sandbox: str, command: str) -> BackgroundCommand:
         """End a background command; its record stays."""
         ...
+
+    @inside
+    @needs("admin", "POST sandboxes/{sandbox}/contexts", body="wish")
+    async def new_context(self, sandbox: str, wish: NewContext) -> CodeContext:
+        """Start an interpreter whose variables live. Raises `UserError` (`too_many_contexts`, `start_failed`)."""
+        ...
+
+    @inside
+    @needs("admin", "GET sandboxes/{sandbox}/contexts")
+    async def contexts(self, sandbox: str) -> tuple[CodeContext, ...]: ...
+
+    @inside
+    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
+        """Run code in a context; `default` is made when it is first used. An exception is a result.
+
+        Raises `UserError` (`no_such_context`, `context_ended`).
+        """
+        ...
+
+    @inside
+    @needs("admin", "POST sandboxes/{sandbox}/contexts/{context}/restart")
+    async def restart_context(self, sandbox: str, context: str) -> CodeContext:
+        """The same context without its variables."""
+        ...
+
+    @inside
+    @needs("admin", "DELETE sandboxes/{sandbox}/contexts/{context}", seconds=END_SECONDS)
+    async def remove_context(self, sandbox: str, context: str) -> None: ...
 
     @inside
     def dial(self, sandbox: str, port: int) -> AbstractAsyncContextManager[ByteStream]:

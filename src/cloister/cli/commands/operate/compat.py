@@ -29,6 +29,9 @@ VARIABLES: dict[str, dict[str, str]] = {
         "E2B_API_URL": "{url}/compat/e2b",
         "E2B_SANDBOX_URL": "{url}/compat/e2b",
     },
+    "pandastack": {"PANDASTACK_API_KEY": "{token}", "PANDASTACK_API": "{url}/compat/pandastack"},
+    # Its client reads no variables: a program passes them on.
+    "modbox": {"MODBOX_TOKEN": "{token}", "MODBOX_BASE_URL": "{url}/compat/modbox"},
 }
 """Service → variable → value, of the server's address and a token."""
 
@@ -37,7 +40,8 @@ VARIABLES: dict[str, dict[str, str]] = {
 def env(
     ctx: typer.Context,
     service: Annotated[
-        Literal["e2b"], typer.Argument(metavar="SERVICE", help="e2b: whose client the program uses.")
+        Literal["e2b", "pandastack", "modbox"],
+        typer.Argument(metavar="SERVICE", help="Whose client the program uses: e2b, pandastack or modbox."),
     ],
     as_json: AsJson = False,
 ) -> None:
