@@ -103,6 +103,7 @@ class Arena:
     inside: InsideModels = field(default_factory=InsideModels)
     policy: Policy = (BUILT_IN,)
     knowledge: Knowledge = field(default_factory=Knowledge)
+    helpers: int = 4
     tools: tuple[ToolSource, ...] = ()
     before: Callable[[Sandbox], Awaitable[None]] | None = None
     """What happens in the warm sandbox before the attempts begin."""
@@ -175,6 +176,7 @@ class Arena:
             left_out=lambda _: self.left_out,
             knowledge=self.knowledge,
             tools=self.tools,
+            helpers=self.helpers,
         )
 
 

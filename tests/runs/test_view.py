@@ -34,6 +34,8 @@ from cloister.core.events import (
     ConnectionClosed,
     ConnectionDecided,
     ContextSummarised,
+    Delegated,
+    DelegationEnded,
     DeliveryFailed,
     EnvironmentPrepared,
     Event,
@@ -192,6 +194,8 @@ EVERY: tuple[AnyBody, ...] = (
     SkillsPinned(
         0, (PinnedSkill("deploy", "How to deploy.", "repository", ".claude/skills/deploy", "ab"),), ("x.",)
     ),
+    Delegated(7, 0, "Where is the lock?", "c1", Budget(), "p:m"),
+    DelegationEnded(7, "done", "In lock.py.", "c1"),
     NoteProposed(0, "Tests need Redis."),
     ResumeRequested("bob"),
     StopRequested("bob"),

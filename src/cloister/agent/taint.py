@@ -10,6 +10,7 @@ import msgspec
 from cloister.core.events import (
     AnyBody,
     ConnectionDecided,
+    Delegated,
     Inherited,
     PromptReceived,
     RunAdmitted,
@@ -59,6 +60,8 @@ class Provenance:
                 self._untrusted = self._untrusted or request.origin in UNTRUSTED
             case PromptReceived(origin=origin):
                 self._untrusted = self._untrusted or origin in UNTRUSTED
+            case Delegated(attempt=attempt, untrusted=untrusted) if self._attempt in (None, attempt):
+                self._untrusted = self._untrusted or untrusted
             case ToolReturned(attempt=attempt, origin=origin) if self._attempt in (None, attempt):
                 self._untrusted = self._untrusted or origin in UNTRUSTED
             case _:

@@ -194,6 +194,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""
     save_points: SavePointLimits = SavePointLimits()
     retention: Retention = Retention()
+    helpers: int = 4
+    """How many helpers one attempt of a run may have; 0: none."""
     knowledge: Knowledge = Knowledge()
     """What models read beside their tasks."""
     object_cache_gib: float = 10.0
@@ -290,12 +292,17 @@ def _out_of_range(found: FileSettings) -> str | None:
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
     return (
-        check_budget(found.budget)
+        _helpers_problem(found.helpers)
+        or check_budget(found.budget)
         or check_knowledge(found.knowledge)
         or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
         or _oidc_problem(found.oidc)
         or _trigger_problem(found)
     )
+
+
+def _helpers_problem(helpers: int) -> str | None:
+    return None if 0 <= helpers <= 20 else f"helpers is from 0 to 20, not {helpers}."
 
 
 def _trigger_problem(found: FileSettings) -> str | None:

@@ -361,6 +361,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         kinds=tuple(settings.file.models.kind),
         tools=(*_tool_sources(settings, doorway), *knowledge_tools(settings, warming.workshop.forges)),
         knowledge=settings.file.knowledge,
+        helpers=settings.file.helpers,
         rules=rule_files(settings),
         policy=host_policy(settings),
         quota=settings.file.quota,

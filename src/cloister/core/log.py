@@ -17,6 +17,7 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     ChecksRan,
+    Delegated,
     Delta,
     Event,
     EventBody,
@@ -271,6 +272,12 @@ def attempts_of(events: Sequence[Event]) -> tuple[int, ...]:
     """Return the numbers of all attempts in the log."""
     kinds = (AttemptStarted, AttemptForked)
     return tuple(sorted({event.body.attempt for event in events if isinstance(event.body, kinds)}))
+
+
+def next_attempt(events: Sequence[Event]) -> int:
+    """Return a number that no attempt and no helper of the log has."""
+    kinds = (AttemptStarted, AttemptForked, Delegated)
+    return 1 + max((event.body.attempt for event in events if isinstance(event.body, kinds)), default=-1)
 
 
 def round_start(events: Sequence[Event]) -> int:

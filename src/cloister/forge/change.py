@@ -293,6 +293,19 @@ async def contents(bare: Path, base: str, commit: str) -> dict[str, str]:
     return {decode(path): decode(entry.split()[3]) for entry, path in pairs}
 
 
+async def patch(bare: Path, base: str, commit: str) -> bytes:
+    """The change as a patch that `git apply` takes, binary files included. Raises `UserError` (`change_too_large`)."""
+    made = await in_bare(
+        bare,
+        *_DIFF,
+        *("--patch", "--binary", "--full-index", "--end-of-options", base, commit),
+        limit_bytes=limits.DIFF_BYTES,
+    )
+    if made.cut:
+        raise UserError("change_too_large", "The change is too large to apply it as a patch.")
+    return must(made, "compare the change with its base")
+
+
 async def diff(
     bare: Path,
     base: str,

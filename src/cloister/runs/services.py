@@ -81,6 +81,8 @@ class RunServices:
     """What adds tools to each attempt."""
     knowledge: Knowledge = field(default_factory=Knowledge)
     """What models read beside their tasks."""
+    helpers: int = 4
+    """How many helpers one attempt may have; 0: none."""
     kinds: tuple[str, ...] = ()
     """The kinds of task that the settings distinguish."""
     sandboxes: RunSandboxes = field(default_factory=RunSandboxes)

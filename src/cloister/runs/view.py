@@ -24,6 +24,7 @@ from cloister.core.events import (
     ChangeMade,
     ChecksChosen,
     ChecksRan,
+    Delegated,
     DeliveryFailed,
     Event,
     ModelChosen,
@@ -181,7 +182,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     before = None if baseline is None else red(baseline.diagnoses)
     own = _numbers(newest)
     leading = _leading([view for view in attempts if view.attempt in own] or attempts, finished)
-    beside = [spent for spent in index.of(ModelSpent) if spent.attempt is None]
+    beside = _beside(index, attempts)
     return RunView(
         id=events[0].run,
         state=_state(newest),
@@ -226,6 +227,12 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         rounds=1 + len(index.of(RunContinued)),
         notes=_notes(index),
     )
+
+
+def _beside(index: Index, attempts: Sequence[AttemptView]) -> list[ModelReplied | ModelSpent]:
+    """What the run itself and helpers paid."""
+    numbers = {view.attempt for view in attempts}
+    return [paid for paid in index.of(ModelReplied, ModelSpent) if paid.attempt not in numbers]
 
 
 def _notes(index: Index) -> tuple[str, ...]:
@@ -290,7 +297,8 @@ _OF_AN_ATTEMPT = (
 
 def _numbers(index: Index) -> set[int]:
     named = {body.attempt for body in index.of(*_OF_AN_ATTEMPT)}
-    return {number for number in named if number is not None}
+    helpers = {body.attempt for body in index.of(Delegated)}
+    return {number for number in named if number is not None and number not in helpers}
 
 
 def _attempts(index: Index) -> tuple[AttemptView, ...]:

@@ -147,6 +147,12 @@ export class Fold {
         if (body.skills.length) this.note(event, `Skills  ${oneLine(body.skills.map((one) => one.name).join(", "))}`);
         for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");
         return;
+      case "Delegated":
+        this.note(event, `Helper ${body.attempt} of attempt ${body.parent}: ${oneLine(body.task)}`);
+        return;
+      case "DelegationEnded":
+        this.note(event, `Helper ${body.attempt} ${body.outcome}: ${oneLine(body.report)}`);
+        return;
       case "NoteProposed":
         this.note(event, `Note ${body.written ? "written" : "proposed"}: ${oneLine(body.text)}`);
         return;

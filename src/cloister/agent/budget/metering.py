@@ -234,9 +234,9 @@ class BudgetedModels:
         self._temperature = temperature
         """Of steps and last words; other roles keep the temperature of their requests."""
 
-    def of(self, attempt: int, budget: Budget) -> "BudgetedModels":
-        """The same models, paid by this attempt from its share of the run's budget."""
-        return BudgetedModels(self._models, self.purse, Payer(attempt, budget), self._temperature)
+    def of(self, attempt: int, budget: Budget, above: Payer | None = None) -> "BudgetedModels":
+        """The same models, paid by this attempt from its share of the run's budget; of a helper, also by that `above`."""
+        return BudgetedModels(self._models, self.purse, Payer(attempt, budget, above), self._temperature)
 
     def at(self, temperature: float) -> "BudgetedModels":
         """The same models, with steps at this temperature."""

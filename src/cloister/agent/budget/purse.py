@@ -31,6 +31,7 @@ from cloister.core.events import (
     BudgetExtended,
     BudgetSpent,
     BudgetWarned,
+    Delegated,
     ModelReplied,
     ModelSpent,
     RunContinued,
@@ -81,6 +82,8 @@ class Payer:
     """None for calls of the run itself."""
     budget: Budget | None = None
     """The attempt's share; None uses the run's budget alone."""
+    above: "Payer | None" = None
+    """The attempt that a helper works for: it pays too, and no person is asked for more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class _Books:
     )
     warned: set[_Key] = field(default_factory=set[_Key])
     refused: set[_Key] = field(default_factory=set[_Key])
+    helpers: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """Attempt → the helpers whose work it pays."""
 
     def update(self, journal: Journal) -> None:
         for event in journal.events[self.taken :]:
@@ -111,6 +116,8 @@ class _Books:
                 case (ModelReplied() | ModelSpent()) as body:
                     took = spend_of(body) or Spend()
                     self.spent[body.attempt] = self.spent.get(body.attempt, Spend()) + took
+                case Delegated() as body:
+                    self.helpers.setdefault(body.parent, []).append(body.attempt)
                 case RunContinued():  # each round has the whole budget of the request
                     for kept in (self.spent, self.extended, self.warned, self.refused):
                         kept.clear()
@@ -164,17 +171,24 @@ class Purse:
     def accounts(self, payer: Payer) -> tuple[Account, ...]:
         """The current accounts of the run and the attempt."""
         self._books.update(self._journal)
-        run = self._account("run", str(self.run), self._budget, self._everyone())
-        if payer.budget is None or payer.attempt is None:
-            return (run,)
-        if payer.budget == self._budget:
-            return (run,)  # its share is the whole budget of the run
-        return (run, self._account("attempt", str(payer.attempt), payer.budget, [payer.attempt]))
+        found = [self._account("run", str(self.run), self._budget, self._everyone())]
+        for one in (payer.above, payer):
+            # A share that is the whole budget of the run needs no account of its own.
+            if one is not None and one.attempt is not None and one.budget not in (None, self._budget):
+                whose = self._with_helpers(one.attempt)
+                found.append(self._account("attempt", str(one.attempt), one.budget, whose))
+        return tuple(found)
+
+    def _with_helpers(self, attempt: int | None) -> list[int | None]:
+        return [attempt, *(self._books.helpers.get(attempt, ()) if attempt is not None else ())]
 
     def spent(self, attempt: int | None, *, held: bool = True) -> Spend:
         """Spending of one payer; with `held`, including reservations."""
         self._books.update(self._journal)
-        return self._taken([attempt]) if held else self._books.spent.get(attempt, Spend())
+        whose = self._with_helpers(attempt)
+        if held:
+            return self._taken(whose)
+        return sum((self._books.spent.get(one, Spend()) for one in whose), Spend())
 
     def _taken(self, attempts: Iterable[int | None]) -> Spend:
         whose = set(attempts)
@@ -194,7 +208,7 @@ class Purse:
             answer = await self._try(payer, call)
             if isinstance(answer, Permit):
                 return answer
-            if not call.keep_back:
+            if payer.above is not None or not call.keep_back:
                 return answer  # last words: ask no person for more
             seen = self._journal.events[-1].seq
             async with self._asking:

@@ -15,6 +15,7 @@ import msgspec
 from cloister.agent.context.prompts import (
     BASE_RUNNING,
     BY_HAND,
+    DELEGATED,
     INTERRUPTED,
     NO_CHECKS,
     NUDGE,
@@ -40,6 +41,7 @@ from cloister.core.events import (
     ChecksChosen,
     ChecksRan,
     ContextSummarised,
+    Delegated,
     EnvironmentPrepared,
     Event,
     FaultLocalised,
@@ -108,6 +110,7 @@ _Own = (
     | StuckNoticed
     | BudgetWarned
     | Advised
+    | Delegated
     | ContextSummarised
     | InstructionsGiven
     | SkillsPinned
@@ -333,6 +336,12 @@ class Context:
                 )
             )
 
+    def _delegated(self, body: Delegated) -> None:
+        """A helper sees nothing of the work before it."""
+        self._begun = True
+        self._task = [DELEGATED.format(task=body.task)]
+        self._entries, self._later, self._tokens, self._facts = [], [], 0, Facts()
+
     def _started(self, seq: int, body: AttemptStarted) -> None:
         """A hint belongs to the task; the hint of a fork to the place where it begins."""
         if body.attempt == self._attempt:
@@ -357,6 +366,8 @@ class Context:
                 self._told(seq, body)
             case Advised():
                 self._advised(seq, body)
+            case Delegated():
+                self._delegated(body)
             case ContextSummarised():
                 self._summarised(seq, body)
             case TurnEnded():

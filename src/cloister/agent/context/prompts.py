@@ -148,6 +148,14 @@ def instructed_text(body: InstructionsGiven) -> str:
     )
 
 
+DELEGATED = """\
+You are a helper of another agent that works on this repository. Your part:
+{task}
+
+You work in a copy of its sandbox. No checks run by themselves, so run what shows that you are right. Then call finish: its \
+summary is your report, and all that the other agent sees of your work. Say what you found, with files and lines, and what you \
+changed. It may take your change."""
+
 _SKILLS_CHARS = 8_000
 
 

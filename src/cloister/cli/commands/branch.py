@@ -133,11 +133,14 @@ def _head(found: "TreeView", node: "NodeView") -> str:
     warm = f" at {node.temperature:g}" if node.temperature is not None else ""
     model = f"  {one_line(node.model, 60)}{warm}" if node.model else ""
     state = node.outcome or "active"
+    if node.helper:
+        state = "done" if state == "unproven" else state
     point = f"event {node.at}" if node.at else "the base"
     where = "" if node.at is None else f"  from {point}"
     cost = f"  {node.tokens:,} tokens" if node.tokens else ""
     cost += f", ${node.dollars:.4f}" if node.dollars is not None else ""
-    return f"attempt {node.attempt} {state}{won}{where}{model}{cost}"
+    what = "helper" if node.helper else "attempt"
+    return f"{what} {node.attempt} {state}{won}{where}{model}{cost}"
 
 
 def _points(points: "tuple[PointView, ...]") -> list[str]:

@@ -24,6 +24,8 @@ from cloister.core.events.attempt import (
     ConnectionClosed,
     ConnectionDecided,
     ContextSummarised,
+    Delegated,
+    DelegationEnded,
     FinishRefused,
     InstructionsGiven,
     JudgeSpoke,
@@ -139,6 +141,8 @@ AnyBody = (
     | SkillsPinned
     | NoteProposed
     | AttemptForked
+    | Delegated
+    | DelegationEnded
     | AttemptsRanked
     | JudgeSpoke
     | Inherited

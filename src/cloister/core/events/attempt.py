@@ -45,6 +45,31 @@ class AttemptForked(EventBody, frozen=True):
     """The stuck attempt that a search replaced by this one."""
 
 
+class Delegated(EventBody, frozen=True):
+    """An attempt hands a bounded piece of work to a helper: a model of its own, in a fork of the attempt's sandbox."""
+
+    attempt: int
+    """The number of the helper; it counts with the attempts."""
+    parent: int
+    task: str
+    commit: str
+    """The files that it begins with."""
+    budget: Budget
+    model: str
+    untrusted: bool = False
+    """True if the parent had read untrusted text: the task may come from there."""
+
+
+class DelegationEnded(EventBody, frozen=True):
+    """A helper is done. What it says is text of a model that may have read anything."""
+
+    attempt: int
+    outcome: Literal["done", "budget", "red", "failed"]
+    report: str
+    commit: str
+    """The files that it leaves."""
+
+
 class RewindRequested(EventBody, frozen=True):
     """A person wants the run to continue from an earlier save point."""
 

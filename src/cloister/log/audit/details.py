@@ -160,6 +160,8 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.PolicyFixed: ("layers", "limited"),
     e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
     e.SkillsPinned: ("attempt", ("skills", _pinned), "problems"),
+    e.Delegated: ("attempt", "parent", "task", "commit", "model"),
+    e.DelegationEnded: ("attempt", "outcome", "commit"),
     e.NoteProposed: ("attempt", "text", "written"),
     e.InstructionsGiven: ("attempt", "path", "digest"),
     e.ToolsOffered: ("attempt", ("tools", _offered), "problems"),

@@ -1,21 +1,33 @@
 """New attempts of a run: a search continues from save points, people rewind to them, later rounds begin at them."""
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 
 import anyio
 
 from cloister.core import limits
-from cloister.core.attempts import Stuck, parse_search
+from cloister.core.attempts import Stuck, parse_search, wishes
 from cloister.core.events import (
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
     BaseFixed,
+    Delegated,
     RewindRequested,
     RunContinued,
     StuckNoticed,
 )
-from cloister.core.log import Index, Journal, SavePoint, attempts_of, depth, root_of, round_start, save_points
+from cloister.core.log import (
+    Index,
+    Journal,
+    SavePoint,
+    attempts_of,
+    depth,
+    next_attempt,
+    root_of,
+    round_start,
+    save_points,
+)
 from cloister.core.requests import Budget
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
@@ -101,6 +113,13 @@ class Branching:
                 await self._journal.append(*forks)
             return forks
 
+    async def delegated(self, made: Callable[[int], Delegated]) -> Delegated:
+        """Record the helper that `made` describes, with a number of its own."""
+        async with self._one_at_a_time:
+            body = made(self._next())
+            await self._journal.append(body)
+            return body
+
     async def rewind(self) -> tuple[AttemptForked, ...]:
         """Answer every open request to rewind."""
         async with self._one_at_a_time:
@@ -162,7 +181,8 @@ class Branching:
         return left
 
     def _next(self) -> int:
-        return max((*attempts_of(self._journal.events), -1)) + 1
+        # The first attempts have their numbers before they begin.
+        return max(next_attempt(self._journal.events), len(wishes(self._setup.request)))
 
     def _tree(self, stuck: int, at_work: AbstractSet[int]) -> Tree:
         events, index = self._journal.events, self._journal.index

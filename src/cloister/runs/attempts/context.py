@@ -171,6 +171,14 @@ class AttemptSandboxes:
             yield sandbox
         await self.gone(attempt, f"attempt {attempt} ended")
 
+    @asynccontextmanager
+    async def helper(self, of: Sandbox, attempt: int) -> AsyncGenerator[Sandbox]:
+        """A fork of an attempt's sandbox for a helper."""
+        async with of.fork() as sandbox:
+            await self._opened(sandbox, attempt)
+            yield sandbox
+        await self.gone(attempt, f"helper {attempt} is done")
+
     async def gone(self, attempt: int, why: str) -> None:
         """Record that the sandbox of an attempt, if it had one, is destroyed."""
         sandbox = self._open_now.pop(attempt, None)

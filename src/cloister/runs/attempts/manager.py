@@ -38,6 +38,7 @@ from cloister.model.roles import NO_MODEL_CALLS
 from cloister.runs.attempts.arriving import ArrivingComputer
 from cloister.runs.attempts.branching import Branching
 from cloister.runs.attempts.context import AttemptSandboxes, Base, RunSetup, SavedFiles
+from cloister.runs.attempts.delegate import Delegation
 from cloister.runs.attempts.scores import unspent
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
@@ -307,6 +308,10 @@ class Attempts:
         policy = self._services.run_policy(setup.request)
         computer = ArrivingComputer()
         files = SavedFiles(computer, setup, number, policy)
+        helpers = Delegation(
+            *(self._services, setup, self._journal, self._sandboxes, self._branching, self._instructions),
+            *(number, budget, models, policy),
+        )
         evidence = self._evidence(journal, computer, files, paying, inside)
 
         with ExitStack() as paid:
@@ -317,12 +322,13 @@ class Attempts:
                 await evidence.begin(SavedFiles(sandbox, setup, number, policy))
                 entrance = self._services.sandboxes.listed(setup.run, number, sandbox, policy)
                 paid.enter_context(entrance)
+                helpers.arrive(sandbox)
                 computer.arrive(sandbox)
 
             where = ToolPlace(number, journal, computer, setup.request, setup.bare, setup.base, policy)
             async with anyio.create_task_group() as beside:
                 beside.start_soon(arrive)
-                async with open_tools(self._services.tools, where) as added:
+                async with open_tools((*self._services.tools, helpers.tools), where) as added:
                     place = Workplace(
                         attempt=number,
                         journal=journal,

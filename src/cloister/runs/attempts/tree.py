@@ -19,6 +19,8 @@ from cloister.core.events import (
     BaselineTaken,
     ChecksChosen,
     ConnectionDecided,
+    Delegated,
+    DelegationEnded,
     Event,
     Inherited,
     ModelReplied,
@@ -67,6 +69,8 @@ class NodeView(msgspec.Struct, frozen=True):
     """Tokens that it spent itself."""
     dollars: float | None = None
     """The same in US dollars; None if a price is unknown."""
+    helper: bool = False
+    """True if it works for its parent and is no result of its own."""
 
 
 class TreeView(msgspec.Struct, frozen=True):
@@ -97,7 +101,10 @@ def tree(events: Sequence[Event]) -> TreeView:
         forked_from=admitted.request.forked_from if isinstance(admitted, RunAdmitted) else None,
         inherited=tuple(_point(inherited[seq]) for seq in sorted(inherited)),
         winner=finished.attempt if isinstance(finished, RunFinished) else None,
-        nodes=tuple(_node(events, index, number, points[number]) for number in numbers),
+        nodes=(
+            *(_node(events, index, number, points[number]) for number in numbers),
+            *(_helper(events, index, body) for body in index.of(Delegated)),
+        ),
         ranking=ranked.scores if ranked else (),
     )
 
@@ -119,6 +126,30 @@ def _node(events: Sequence[Event], index: Index, number: int, points: Sequence[S
         points=tuple(_point(point) for point in points if point.seq > began),
         tokens=sum(body.usage.total for body in index.of(ModelReplied, ModelSpent, attempt=number)),
         dollars=dollars_of(events, number),
+    )
+
+
+_ENDS: dict[str, Outcome] = {"done": "unproven", "budget": "budget", "red": "red", "failed": "failed"}
+
+
+def _helper(events: Sequence[Event], index: Index, body: Delegated) -> NodeView:
+    """A helper of an attempt. One that the end of its attempt or of the run cut off is stopped."""
+    over = index.last(DelegationEnded, attempt=body.attempt)
+    parent = ended(events, body.parent)
+    cut_off = "Its attempt ended first." if over is None and parent is not None else None
+    return NodeView(
+        attempt=body.attempt,
+        parent=body.parent,
+        at=None,
+        reason=f"helper: {body.task}",
+        model=body.model,
+        temperature=None,
+        outcome=_ENDS[over.outcome] if over else "stopped" if cut_off else None,
+        ended=over.report if over else cut_off,
+        points=(),
+        tokens=sum(one.usage.total for one in index.of(ModelReplied, ModelSpent, attempt=body.attempt)),
+        dollars=dollars_of(events, body.attempt),
+        helper=True,
     )
 
 

@@ -117,7 +117,9 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
         yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])
 
 
-Told = e.ToolsOffered | e.InstructionsGiven | e.SkillsPinned | e.NoteProposed
+Told = (
+    e.ToolsOffered | e.InstructionsGiven | e.SkillsPinned | e.NoteProposed | e.Delegated | e.DelegationEnded
+)
 
 
 def told(body: Told) -> Iterator[Line]:
@@ -135,6 +137,10 @@ def told(body: Told) -> Iterator[Line]:
                 yield Line(f"· skills ({len(body.skills):,}): {names}", "dim")
             for problem in body.problems[:PLAN_LINES]:
                 yield Line(f"! {one_line(problem, 400)}", "warn")
+        case e.Delegated():
+            yield Line(f"→ attempt {body.parent} asks helper {body.attempt}: {one_line(body.task, 200)}")
+        case e.DelegationEnded():
+            yield Line(f"← helper {body.attempt} {body.outcome}: {one_line(body.report, 200)}")
         case e.NoteProposed():
             state = "written" if body.written else "proposed"
             yield Line(f"· note {state}: {one_line(body.text, 300)}")

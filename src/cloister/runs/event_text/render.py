@@ -124,6 +124,7 @@ class Renderer:
         """True while attempts work."""
         """In this round."""
         self._at_work = AtWork()
+        self._helpers: set[int] = set()
 
     def resize(self, width: int) -> None:
         self._width = max(40, width)
@@ -190,6 +191,8 @@ class Renderer:
             self._inherited += isinstance(body, e.Inherited)
             yield from facts.lines(body, self._inherited)
         elif isinstance(body, facts.Told):
+            if isinstance(body, e.Delegated):
+                self._helpers.add(body.attempt)
             yield from facts.told(body)
         elif isinstance(body, search.Searching):
             of = None if isinstance(body, e.FaultLocalised) else body.attempt
@@ -211,7 +214,7 @@ class Renderer:
                 yield from facts.base(body.commit, body.branch, body.note)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
-                own = self._many and body.attempt is not None
+                own = body.attempt is not None and bool(self._mark(body.attempt))
                 yield Line(f"· [{body.attempt}] sandbox {body.sandbox}", "dim") if own else facts.opened(body)
             case e.SandboxClosed():
                 yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
@@ -490,4 +493,4 @@ class Renderer:
         return new is not None and (len(wishes(new)) > 1 or new.search is not None)
 
     def _mark(self, attempt: int) -> str:
-        return f"[{attempt}] " if self._many else ""
+        return f"[{attempt}] " if self._many or attempt in self._helpers else ""
