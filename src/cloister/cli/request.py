@@ -13,7 +13,7 @@ from cloister.cli.options import typed
 from cloister.core.attempts import AttemptWish, read_attempts
 from cloister.core.errors import UserError, describe
 from cloister.core.limits import PROMPT_BYTES
-from cloister.core.requests import BudgetWish, Notes, RunRule, Tier, check_new_run
+from cloister.core.requests import BudgetWish, FurtherRepository, Notes, RunRule, Tier, check_new_run
 from cloister.core.text import one_line
 from cloister.sandbox.api import SNAPSHOT_PREFIX
 from cloister.sandbox.templates.recipes import (
@@ -62,6 +62,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str | None = None
     harness: str | None = None
     seed: int = 0
+    also: tuple[FurtherRepository, ...] = ()
     home: Path = Path()
     """The directory of the file, to resolve relative paths. Not a field of the file."""
 
@@ -141,6 +142,8 @@ class RunOptions(NamedTuple):
     setup: str = "auto"
     pull_request: bool | None = None
     notes: Notes | None = None
+    also: tuple[str, ...] = ()
+    """Repositories beside `repo`."""
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -172,6 +175,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         setup=typed(options.setup) if options.setup != "auto" else file.setup,
         pull_request=file.pull_request if options.pull_request is None else options.pull_request,
         notes=options.notes or file.notes,
+        also=_also(options, file),
         key=file.key,
         harness=options.harness or file.harness,
         seed=file.seed if options.seed is None else options.seed,
@@ -179,6 +183,13 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
     if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)
     return wish
+
+
+def _also(options: RunOptions, file: RunFile) -> tuple[FurtherRepository, ...]:
+    """The further repositories of the command line; without a repository there, those of the file."""
+    if options.repo:
+        return tuple(FurtherRepository(repository(one)) for one in options.also)
+    return tuple(msgspec.structs.replace(one, repo=repository(one.repo, file.home)) for one in file.also)
 
 
 def _first(*values: bool | None) -> bool:

@@ -31,6 +31,9 @@ SETUP_CHARS = 2_000
 CHECKS = 8
 """Checks of one run; that many diagnoses fit into one event."""
 
+REPOSITORIES = 8
+"""Repositories of one run."""
+
 ASKED = 100
 """Tests that one request may name."""
 

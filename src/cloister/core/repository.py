@@ -3,7 +3,7 @@
 import difflib
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -16,6 +16,9 @@ from cloister.core.text import one_line
 FILES = (".cloister.toml", ".cloister/config.toml")
 """Where the settings may be; of a key in both files, the first counts."""
 
+REPOSITORIES = ".cloister/repositories/"
+"""In the work tree of a run on several repositories: a file for each, with the name of its folder."""
+
 LINES = 16
 """Set-up commands that are kept."""
 _ENTRIES = 60
@@ -25,6 +28,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}[a-z0-9+]")
 _PARTS = 500
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
+_LISTED = re.compile(re.escape(REPOSITORIES) + r"[A-Za-z0-9_][A-Za-z0-9._-]{0,80}")
 _TEMPLATE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 
 
@@ -97,6 +101,17 @@ _FORMS = {
     "mcp": 'tables, such as {docs = {command = ["docs-server"]}}',
     "lfs": 'true, or a list of patterns, such as ["assets/**"]',
 }
+
+
+def folders_of(files: Iterable[str]) -> tuple[str, ...]:
+    """The folders of a work tree that hold a repository each, sorted; none for the work tree of one repository."""
+    return tuple(sorted({name.removeprefix(REPOSITORIES) for name in files if _LISTED.fullmatch(name)}))
+
+
+def below(folder: str, contents: Mapping[str, str]) -> dict[str, str]:
+    """The files of one folder, by their names in it."""
+    start = f"{folder}/"
+    return {name.removeprefix(start): text for name, text in contents.items() if name.startswith(start)}
 
 
 def read_settings(contents: Mapping[str, str]) -> RepositorySettings:

@@ -1,12 +1,13 @@
 """Detect the environment of a repository from its file names and manifests."""
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 import msgspec
 
-from cloister.core.repository import RepositorySettings, read_settings
+from cloister.core.repository import RepositorySettings, below, folders_of, read_settings
 from cloister.environment.api import (
     AptPackage,
     Line,
@@ -68,19 +69,44 @@ def detect(listing: Listing) -> Plan:
     checks = discover(files.names, listing.texts)
     # The root only says how its tests run, and they import the projects below.
     python_below = "python" in have and not python.covers(Project(files), False)
-    for home in nested_projects(files.names)[:_NESTED]:
+    folders = folders_of(files.names)
+    for home in dict.fromkeys((*folders, *nested_projects(files.names)[:_NESTED])):
         project = Project(files, home)
-        tested = any(check.startswith(f"cd {home} ") for check in checks)
+        tested = home in folders or any(check.startswith(f"cd {home} ") for check in checks)
         covered = {name for name in have if name not in _COVERS or _COVERS[name](Project(files), tested)}
         if not tested and not project.first(*_LOCKS) and not (python_below and python.is_installed(project)):
             continue  # it accompanies the product: no check runs there, and no one pins its dependencies
         found = [list(ecosystem(project, hints)) for ecosystem in _ECOSYSTEMS]
+        if home in folders:
+            lines += _of_folder(found, read_settings(below(home, listing.texts)), home)
+            continue
         lines += [line for part in found if not _covered(part, covered) for line in part]
     lines += hints.lines()
     lines += [PlannedCheck(check, _why(check)) for check in checks]
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
     return _overridden(_joined(lines, files), read_settings(listing.texts), files)
+
+
+def _of_folder(found: list[list[Line]], own: RepositorySettings, folder: str) -> list[Line]:
+    """What one of several repositories needs, with its own settings in place of what is detected."""
+    lines = [line for part in found for line in part]
+    if own.setup is not None:
+        why = f"setup in {folder}/{own.source('setup')}"
+        lines = [line for line in lines if not isinstance(line, Step) or line.stage == "tools"]
+        given = () if own.setup == "off" else own.setup
+        lines += [Step(f"cd {shlex.quote(folder)} && {line}", why) for line in given]
+    why = f"packages in {folder}/{own.source('packages')}"
+    lines += [AptPackage(name, why) for name in own.packages or ()]
+    for one in own.services or ():
+        name, port = SERVICES.get(one.name, (one.name, 0))
+        where = f"services in {folder}/{own.source('services')}"
+        lines.append(Service(name, where, one.version, one.port or port, one.env))
+    lines += [
+        Variable(name, value, f"env in {folder}/{own.source('env')}") for name, value in own.env.items()
+    ]
+    lines += [Used(f"{folder}/{name}") for name in set(own.files.values())]
+    return [*lines, *(Note(f"{folder}: {problem}") for problem in own.problems)]
 
 
 def _overridden(plan: Plan, own: RepositorySettings, files: Files) -> Plan:

@@ -10,6 +10,7 @@ from typing import Annotated, cast
 import msgspec
 from msgspec import Meta
 
+from cloister.core.repository import folders_of
 from cloister.environment.documents import Unreadable, read_json, read_toml, read_yaml
 from cloister.feedback import discover
 
@@ -77,6 +78,9 @@ class Listing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def wanted(files: Iterable[str]) -> list[str]:
     """The files whose text detection reads, the nearest to the root first."""
     found = [name for name in files if _is_manifest(name)]
+    if folders := folders_of(files := list(files)):
+        starts = tuple(f"{one}/" for one in folders)
+        found = [name for name in files if name.startswith(starts) and _is_manifest(name.partition("/")[2])]
     found.sort(key=lambda name: (name.count("/"), name))
     return found[:TEXTS]
 

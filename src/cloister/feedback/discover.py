@@ -5,13 +5,14 @@ import shlex
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import msgspec
 
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR
 from cloister.core.diagnosis import Check
-from cloister.core.repository import FILES, OwnCheck, read_settings
+from cloister.core.repository import FILES, OwnCheck, folders_of, read_settings
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import kind_of, tool_of, words
 
@@ -185,7 +186,8 @@ class _Project:
             return (name.removeprefix(f"{directory}/") for name in names if name.startswith(f"{directory}/"))
 
         contents = {name: self.contents[f"{directory}/{name}"] for name in below(self.contents)}
-        return _Project(frozenset(below(self.files)), contents, self.tools, self.hidden, directory)
+        at = f"{self.at}/{directory}" if self.at else directory
+        return _Project(frozenset(below(self.files)), contents, self.tools, self.hidden, at)
 
     def first(self, *commands: tuple[str, str]) -> Iterator[str]:
         """The first command whose program is installed; else the first one, so that its absence is reported."""
@@ -204,11 +206,17 @@ def discover(
     The repository's own list decides. Without one, each ecosystem adds its main suite, and the configured linters and
     type checkers that are in `tools`. A suite is added even if its program is not in `tools`: the check then says
     what is missing. If the root has no suite, use those of the nested projects, then the CI workflows, then make.
-    With `tools` None, every tool counts as installed.
+    With `tools` None, every tool counts as installed. Several repositories each have those of their folder.
     """
-    if own := read_settings(contents).checks:
-        return tuple(one.command for one in own)
     root = _Project(frozenset(files), contents, tools, hidden)
+    folders = folders_of(files)
+    return _of_folders(root, folders) if folders else _of_repository(root)
+
+
+def _of_repository(root: _Project) -> tuple[str, ...]:
+    if own := read_settings(root.contents).checks:
+        return tuple(one.command for one in own)
+    contents = root.contents
     found = [*_checks_of(root)]
     if not _tests(found):
         found += _nested(root, _homes(root, MANIFESTS))
@@ -223,6 +231,17 @@ def discover(
     if not _tests(found):
         found += _by_make(root)
     return tuple(dict.fromkeys(found))[: limits.CHECKS]
+
+
+def _of_folders(root: _Project, folders: Sequence[str]) -> tuple[str, ...]:
+    """The checks of several repositories, each in its folder. All have a share of the most that a run takes."""
+    found = [
+        [f"cd {shlex.quote(folder)} && {line}" for line in _of_repository(root.inside(folder))]
+        for folder in folders
+    ]
+    rows = (line for row in zip_longest(*found) for line in row if line is not None)
+    chosen = set([*dict.fromkeys(rows)][: limits.CHECKS])
+    return tuple(line for lines in found for line in lines if line in chosen)
 
 
 def _tests(found: Iterable[str]) -> list[str]:
@@ -260,6 +279,11 @@ _READ = 60
 
 def wanted(files: Iterable[str]) -> list[str]:
     """The files whose contents `discover` needs."""
+    if folders := folders_of(files := list(files)):
+        inside = [
+            [name.removeprefix(f"{one}/") for name in files if name.startswith(f"{one}/")] for one in folders
+        ]
+        return [f"{one}/{name}" for one, names in zip(folders, inside, strict=True) for name in wanted(names)]
     names = sorted(files, key=lambda name: (name.count("/"), name))
     root = [name for name in names if name in WANTED]
     flows = [name for name in names if name.startswith(WORKFLOWS) and name.endswith((".yml", ".yaml"))]
@@ -384,6 +408,12 @@ def import_roots(files: Collection[str], contents: Mapping[str, str]) -> dict[st
     """
     root = _Project(frozenset(files), contents, None)
     found: dict[str, tuple[str, ...]] = {}
+    for folder in folders_of(files):
+        part = root.inside(folder)
+        roots = import_roots(part.files, part.contents)
+        found |= {f"{folder}/{name}": modules for name, modules in roots.items()}
+    if found:
+        return found
     for home in ("", *_homes(root, _PYTHON_MANIFESTS)[:_HOMES]):
         project = root.inside(home) if home else root
         for name in ("src", "lib", "python"):

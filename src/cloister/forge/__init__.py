@@ -1,12 +1,15 @@
 """Git and its hosts: fetch a repository, describe a change, deliver it. A new forge is registered in `Forges`."""
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
 from msgspec.structs import replace
 
 from cloister.core.addresses import canonical_repository
+from cloister.core.requests import FurtherRepository
 from cloister.core.system import in_thread
 from cloister.forge import host, modules_fetch
 from cloister.forge.api import Base, Forge
@@ -54,6 +57,32 @@ class Forges:
             repo, base.commit, into
         )
         return replace(base, note=" ".join((*filter(None, (base.note,)), *left)) or None) if left else base
+
+    async def bring_all(
+        self, wanted: Sequence[FurtherRepository], into: Path, reachable: Reachable = nowhere
+    ) -> Base:
+        """As `bring` for one repository; several are brought together, each into a folder. They have no submodules."""
+        if len(wanted) == 1:
+            return await self.bring(wanted[0].repo, wanted[0].ref, into, reachable)
+        from cloister.forge.several import bring_all  # noqa: PLC0415 - most runs have one repository
+
+        # A repository of ours has no second dot in its name.
+        room = into.with_name(f"{into.stem}.part.git")
+
+        async def bring(one: FurtherRepository, ref: str) -> Base:
+            try:
+                await in_thread(lambda: shutil.rmtree(room, ignore_errors=True))
+                base = await self.at(one.repo).fetch(one.repo, one.ref, room)
+                inside = host.Checkout(room, bare=True, who=None)
+                host.must(await host.copy_in(inside, base.commit, into, ref), "keep a repository")
+                without = ("Its submodules are not fetched.",) if await modules_of(room, base.commit) else ()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await in_thread(lambda: shutil.rmtree(room, ignore_errors=True))
+            left = (*without, *await self._content(one.repo, base.commit, into))
+            return replace(base, note=" ".join((*filter(None, (base.note,)), *left)) or None)
+
+        return await bring_all(into, wanted, bring)
 
     async def modules(
         self, repo: str, commit: str, into: Path, reachable: Reachable = nowhere

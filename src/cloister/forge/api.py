@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from cloister.core.events.run import BasePart
 from cloister.core.ids import RunId
 
 
@@ -16,6 +17,8 @@ class Base(msgspec.Struct, frozen=True):
     commit: str
     branch: str | None
     note: str | None = None
+    parts: tuple[BasePart, ...] = ()
+    """Of several repositories, which `commit` holds together: each one."""
 
 
 class Proposal(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import anyio
 import msgspec
@@ -30,6 +30,7 @@ from cloister.core.events import (
     RunAdmitted,
     SandboxUsed,
 )
+from cloister.core.events.run import BasePart
 from cloister.core.ids import RunId
 from cloister.core.log import (
     Index,
@@ -44,6 +45,7 @@ from cloister.feedback.compare import compare
 from cloister.forge import Forges, change
 from cloister.forge.api import Delivered, Proposal, Removed, RunRepositories
 from cloister.forge.plain_git import is_url, origin_of
+from cloister.forge.several import split
 from cloister.log.api import Backbone, RunRow
 from cloister.log.audit.entry import Checkpoint
 from cloister.log.journal import AttemptJournal
@@ -53,7 +55,7 @@ from cloister.runs import pull_request
 from cloister.runs.attempts.tree import all_points, point_at
 from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
 from cloister.runs.receipt import Pending, page, receipt
-from cloister.runs.run_rules import check_change
+from cloister.runs.run_rules import Part, check_change, parts_of
 from cloister.sandbox.api import Host
 
 if TYPE_CHECKING:
@@ -122,7 +124,15 @@ async def make_result(
         message = _message(events, run, winner, last)
         commit = await change.make_change(bare, previous, saved, branch, message, services.author)
         await change.attach(bare, commit, note)
-        made = ChangeMade(branch, commit, files, winner.reason if winner else "")
+
+        def of(part: BasePart) -> str:
+            return _message(events, run, winner, f"{last}\nCloister-Repository: {part.folder}")
+
+        earlier, fixed = before[1].parts if before else (), Index(events).last(BaseFixed)
+        parts = await split(bare, fixed.parts if fixed else (), saved, earlier, of, services.author)
+        for part in parts:
+            await change.attach(bare, part.commit, note)
+        made = ChangeMade(branch, commit, files, winner.reason if winner else "", parts)
         await journal.append(made)
     else:
         made = known[1]
@@ -134,42 +144,95 @@ async def _deliver(services: "RunServices", journal: Journal, winner: AttemptEnd
     """Bring the change where the request wants it. A forge that does not take it is recorded; the change stays."""
     events = journal.events
     done = Index(events[round_start(events) :]).of(ChangeDelivered, DeliveryFailed)
-    for target in (await targets(services.forges, request_of(events)))[len(done) :]:
-        if await _may_deliver(services, journal, winner, target, made.branch):
+    all_of_them = await targets(services.forges, request_of(events))
+    due = [one for one in all_of_them if change_at(made, one.folder) is not None]
+    for target in due[len(done) :]:
+        if await _may_deliver(services, journal, winner, target.address, made.branch):
             proposal = await propose(services.repositories, journal.events, winner, made, target)
             proposal = msgspec.structs.replace(proposal, follows=_earlier_branch(events, target))
             try:
-                await deliver_patiently(services.forges, journal, proposal)
-            except OutsideError as error:
-                await journal.append(DeliveryFailed(without_userinfo(target), error.message))
+                await deliver_patiently(services.forges, journal, proposal, target.folder)
+            except (OutsideError, UserError) as error:
+                # Of several repositories, what one of them refuses keeps no other from its change.
+                if isinstance(error, UserError) and not target.folder:
+                    raise
+                await journal.append(
+                    DeliveryFailed(without_userinfo(target.address), error.message, target.folder)
+                )
 
 
-def _earlier_branch(events: Sequence[Event], target: str) -> str:
+def _earlier_branch(events: Sequence[Event], target: "Target") -> str:
     """The branch at `target` from which an earlier round opened a pull request; empty without one."""
-    where, sent = without_userinfo(target), Index(events).of(ChangeDelivered)
-    return next((one.branch for one in reversed(sent) if one.where == where and one.url), "")
+    sent = reversed(Index(events).of(ChangeDelivered))
+    return next((one.branch for one in sent if _is_at(one, target) and one.url), "")
 
 
-def delivery(sent: Delivered) -> ChangeDelivered:
+def _is_at(sent: ChangeDelivered, target: "Target") -> bool:
+    return (sent.where, sent.folder) == (without_userinfo(target.address), target.folder)
+
+
+def change_at(made: ChangeMade, folder: str) -> str | None:
+    """The commit of one of several repositories, or without a folder of the only one; None if it has no change."""
+    own = (part.commit for part in made.parts if part.folder == folder)
+    return next(own, None) if folder else made.commit
+
+
+def delivery(sent: Delivered, folder: str = "") -> ChangeDelivered:
     """The event of a delivery."""
-    return ChangeDelivered(sent.where, sent.branch, sent.receipt, sent.url or "", sent.number or 0)
+    return ChangeDelivered(
+        sent.where, sent.branch, sent.receipt, sent.url or "", sent.number or 0, folder=folder
+    )
 
 
-async def targets(forges: Forges, request: NewRun) -> tuple[str, ...]:
-    """The addresses that the change goes to. Raises `UserError` (`no_forge`)."""
-    hosted = forges.hosted(request.repo)
+def part_named(events: Sequence[Event], folder: str | None) -> Part:
+    """The repository of a run, of several the one in `folder`.
+
+    Raises `UserError` (`several_repositories`, `no_such_repository`).
+    """
+    request, run = request_of(events), events[0].run
+    parts = parts_of(request)
+    names = ", ".join(part.folder for part in parts) or "none"
+    if not parts and not folder:
+        return Part("", request.repo)
+    if not folder:
+        raise UserError("several_repositories", f"Run {run} has several repositories, so name one: {names}.")
+    found = next((part for part in parts if part.folder == folder), None)
+    if found is None:
+        raise UserError(
+            "no_such_repository", f"Run {run} has no repository {one_line(folder, 80)}: there are {names}."
+        )
+    return found
+
+
+class Target(NamedTuple):
+    """Where a change goes."""
+
+    address: str
+    folder: str = ""
+    """Of a run on several repositories: which one."""
+
+
+async def targets(forges: Forges, request: NewRun) -> tuple[Target, ...]:
+    """Where the changes go. Raises `UserError` (`no_forge`)."""
+    places = parts_of(request) or (Part("", request.repo),)
+    found = [(part, await _addresses(forges, request, part.repo)) for part in places]
+    return tuple(Target(address, part.folder) for part, addresses in found for address in addresses)
+
+
+async def _addresses(forges: Forges, request: NewRun, repo: str) -> tuple[str, ...]:
+    hosted = forges.hosted(repo)
     if request.pull_request is False:
-        return () if hosted else (request.repo,)
+        return () if hosted else (repo,)
     if not request.pull_request or hosted:
-        return (request.repo,)
-    origin = None if is_url(request.repo) else await origin_of(request.repo)
+        return (repo,)
+    origin = None if is_url(repo) else await origin_of(repo)
     if origin is None or forges.hosted(origin) is None:
-        where = without_userinfo(one_line(origin or request.repo, 200))
+        where = without_userinfo(one_line(origin or repo, 200))
         raise UserError(
             "no_forge",
             f"There is no forge for {where}: name its host in a [[forge]] table of the settings, or leave out --pr.",
         )
-    return (request.repo, origin)
+    return (repo, origin)
 
 
 async def propose(
@@ -177,26 +240,32 @@ async def propose(
     events: Sequence[Event],
     winner: AttemptEnded,
     made: ChangeMade,
-    target: str,
+    target: Target,
 ) -> Proposal:
-    """The change as it goes to `target`, with the text of a pull request."""
-    run, base = events[0].run, Index(events).last(BaseFixed)
-    before = _before_at(events, target)
+    """The change as it goes to `target`, with the text of a pull request. Raises `UserError` (`no_change`)."""
+    run, fixed = events[0].run, Index(events).last(BaseFixed)
+    before, commit = _before_at(events, target), change_at(made, target.folder)
+    own = next((part for part in fixed.parts if part.folder == target.folder), None) if fixed else None
+    base = own or fixed
+    if commit is None:
+        raise UserError("no_change", f"Run {run} has changed nothing in {one_line(target.folder, 100)}.")
+    earlier = change_at(before[1], target.folder) if before else None
     proposal = await change.describe(
         Proposal(
             run,
-            target,
+            target.address,
             base.commit if base else "",
-            made.commit,
+            commit,
             made.branch,
             await repositories.open(run),
-            previous=before[1].commit if before else base and base.commit,
+            previous=earlier or (base and base.commit),
             rebased=before is not None and before[0] < _base_fixed(events),
             onto=base.branch if base else None,
             draft=winner.outcome != "proven",
         )
     )
-    page = pull_request.page(events, winner, made, proposal.receipt)
+    about = pull_request.part_of(made, target.folder, commit) if target.folder else made
+    page = pull_request.page(events, winner, about, proposal.receipt, target.folder)
     return msgspec.structs.replace(proposal, page=page)
 
 
@@ -210,14 +279,13 @@ def _before(events: Sequence[Event]) -> tuple[int, ChangeMade] | None:
     return last_change(events[_base_fixed(events) : round_start(events)])
 
 
-def _before_at(events: Sequence[Event], target: str) -> tuple[int, ChangeMade] | None:
+def _before_at(events: Sequence[Event], target: Target) -> tuple[int, ChangeMade] | None:
     """The change that `target` has: the last one delivered there, else the newest one of earlier rounds."""
-    where = without_userinfo(target)
-    sent = (event.seq for event, body in Index(events).events(ChangeDelivered) if body.where == where)
+    sent = (event.seq for event, body in Index(events).events(ChangeDelivered) if _is_at(body, target))
     return last_change(events[: max(sent, default=round_start(events))])
 
 
-async def deliver_patiently(forges: Forges, journal: Journal, proposal: Proposal) -> None:
+async def deliver_patiently(forges: Forges, journal: Journal, proposal: Proposal, folder: str = "") -> None:
     """Deliver, again and again while the forge cannot be reached. Raises the last `OutsideError`."""
     deadline = anyio.current_time() + limits.DELIVERY_SECONDS
     pause = _FIRST_PAUSE_SECONDS
@@ -227,7 +295,7 @@ async def deliver_patiently(forges: Forges, journal: Journal, proposal: Proposal
             with anyio.CancelScope(shield=True):
                 sent = await forges.at(proposal.repository).deliver(proposal)
                 if sent is not None:
-                    await journal.append(delivery(sent))
+                    await journal.append(delivery(sent, folder))
                 return
         except OutsideError as error:
             pause = max(pause, error.after)

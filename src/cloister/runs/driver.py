@@ -4,6 +4,7 @@ Everything needed to resume after a crash is in the log; steps that the log alre
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from cloister.core.events import (
 )
 from cloister.core.ids import RunId
 from cloister.core.log import Journal, attachments_of, rebase_due, round_start
-from cloister.core.requests import NewRun
+from cloister.core.requests import FurtherRepository, NewRun
 from cloister.core.system import in_thread
 from cloister.forge.api import Base
 from cloister.model.api import Models
@@ -45,7 +46,15 @@ from cloister.runs.attempts.base import BaseSandbox, phase
 from cloister.runs.attempts.context import InsideModels, RunSetup
 from cloister.runs.attempts.manager import Attempts
 from cloister.runs.environments.layers import Site, set_up
-from cloister.runs.run_rules import AllowedModels, check_allowed, every_name, govern, reachable, run_layer
+from cloister.runs.run_rules import (
+    AllowedModels,
+    check_allowed,
+    every_name,
+    govern,
+    parts_of,
+    reachable,
+    run_layer,
+)
 from cloister.runs.services import RunServices
 from cloister.runs.templates import known_baseline
 from cloister.sandbox.api import Report
@@ -184,16 +193,16 @@ class _Driver:
         self._bare.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if request.forked_from is not None:
             return await self._inherit(admitted, request.forked_from)
-        found = await self._bring(request, request.ref)
-        base = BaseFixed(found.commit, found.branch, found.note)
+        found = await self._bring(request, request.repositories)
+        base = BaseFixed(found.commit, found.branch, found.note, found.parts)
         await self._journal.append(base)
         return base
 
-    async def _bring(self, request: NewRun, ref: str | None) -> Base:
+    async def _bring(self, request: NewRun, wanted: Sequence[FurtherRepository]) -> Base:
         async with phase(self._journal, "fetch"):
-            above = await in_thread(self._services.rules.above, request.repo)
+            above = await in_thread(self._services.rules.above, request.repo, parts_of(request))
             reach = reachable((*above, run_layer(request)))
-            return await self._services.forges.bring(request.repo, ref, self._bare, reach)
+            return await self._services.forges.bring_all(wanted, self._bare, reach)
 
     async def _rebase(self, request: NewRun, base: BaseFixed) -> BaseFixed:
         """Put the newest commit in the place of `base`, if the round asks for that."""
@@ -201,9 +210,9 @@ class _Driver:
         asked = rebase_due(events)
         if asked is None:
             return base
-        from cloister.runs.attempts.rebase import moved_base, rebase_ref  # noqa: PLC0415
+        from cloister.runs.attempts.rebase import moved_base, moving  # noqa: PLC0415
 
-        found = await self._bring(request, rebase_ref(events))
+        found = await self._bring(request, moving(events))
         await self._journal.append(*await moved_base(self._bare, events, found, asked.origin))
         return self._journal.index.last(BaseFixed) or base
 
@@ -266,6 +275,7 @@ class _Driver:
             run=self._run,
             request=request,
             base=base.commit,
+            places=tuple(part.folder for part in base.parts),
             bare=self._bare,
             models=models,
             inside=self._inside,

@@ -24,11 +24,12 @@ from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare
 from cloister.feedback.report import tell
 from cloister.forge import Forges
-from cloister.forge.pulls.api import Job, Pulls, Spot, Talk
+from cloister.forge.pulls.api import Job, Pulls, Remark, Spot, Talk
 from cloister.forge.pulls.hosted import Hosted, client
 from cloister.forge.pulls.marks import Marks
-from cloister.log.api import Backbone
+from cloister.log.api import Backbone, RunRow
 from cloister.runs.attempts.rebase import request_rebase
+from cloister.runs.delivery import change_at
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +56,12 @@ class FollowUp(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-def delivered(events: Sequence[Event]) -> ChangeDelivered | None:
-    """The pull request of a finished run; None without one."""
+def delivered(events: Sequence[Event]) -> tuple[ChangeDelivered, ...]:
+    """The pull requests of a finished run, one for each of its repositories."""
     if not isinstance(events[-1].body, RunFinished):
-        return None
-    found = Index(events).last(ChangeDelivered)
-    return found if found is not None and found.url else None
+        return ()
+    newest = {one.folder: one for one in Index(events).of(ChangeDelivered)}
+    return tuple(one for one in newest.values() if one.url)
 
 
 def follow_up(
@@ -80,19 +81,22 @@ def follow_up(
     known = {one.ref for one in said}
     new = [
         PromptReceived(
-            _remark_text(one.text, one.path, one.line), f"{one.who} (review)", "review", f"remark {one.id}"
+            _remark_text(one.text, ours.path(one.path), one.line),
+            f"{one.who} (review)",
+            "review",
+            ours.ref(one),
         )
         for one in talk.remarks
-        if one.may_write and not ours.wrote(one.text) and f"remark {one.id}" not in known
+        if one.may_write and not ours.wrote(one.text) and ours.ref(one) not in known
     ]
     if new:
         return FollowUp(tuple(new))
-    if talk.pull.conflicts and _is_ours(events, talk):
+    if talk.pull.conflicts and _is_ours(events, talk, ours):
         return _replay(events, talk, ours)
     failed = failed_jobs(events, talk, ours)
     if not failed:
         return FollowUp()
-    ref, before = _ci_ref(events, failed), base_logs or {}
+    ref, before = _ci_ref(events, failed, ours), base_logs or {}
     own = tuple(one for one in failed if not _alike(one, logs.get(one.name), before.get(one.name)))
     aside = _aside([one for one in failed if one not in own], [one for one in talk.jobs if one.flaky])
     if not own:
@@ -100,16 +104,18 @@ def follow_up(
     if _ci_rounds(said) >= CI_ROUNDS:
         still = ours.mark(f"still {ref}")
         return FollowUp(comment="" if _told(talk, still) else f"{still}\n{_summary(own, aside)}")
-    text = "\n\n".join((*(_job_text(one, logs.get(one.name)) for one in own), *filter(None, (aside,))))
+    about = f"At the pull request of {ours.folder}:" if ours.folder else ""
+    texts = (about, *(_job_text(one, logs.get(one.name)) for one in own), aside)
+    text = "\n\n".join(filter(None, texts))
     return FollowUp((PromptReceived(bounded(text, _REMARK_CHARS), "ci", "ci", ref),))
 
 
 def failed_jobs(events: Sequence[Event], talk: Talk, ours: "Ours") -> tuple[Job, ...]:
     """The failed jobs of the commit that the run delivered; none while some still run, or once they were answered."""
-    if not _is_ours(events, talk) or any(one.state == "running" for one in talk.jobs):
+    if not _is_ours(events, talk, ours) or any(one.state == "running" for one in talk.jobs):
         return ()
     failed = tuple(one for one in talk.jobs if one.state == "failed")
-    ref = _ci_ref(events, failed)
+    ref = _ci_ref(events, failed, ours)
     answered = any(one.ref == ref for one in Index(events).of(PromptReceived)) or _told(talk, ours.mark(ref))
     return () if answered else failed
 
@@ -126,6 +132,8 @@ class Ours(msgspec.Struct, frozen=True):
     marks: Marks
     place: str
     spot: Spot
+    folder: str = ""
+    """Of a run on several repositories: which one."""
 
     def mark(self, about: str) -> str:
         return self.marks.sign(self.place, self.spot, about)
@@ -133,10 +141,18 @@ class Ours(msgspec.Struct, frozen=True):
     def wrote(self, text: str) -> bool:
         return self.marks.is_ours(self.place, self.spot, text)
 
+    def ref(self, remark: Remark) -> str:
+        """What says in the run's log that a comment was heard."""
+        return f"remark {self.folder}/{remark.id}" if self.folder else f"remark {remark.id}"
+
+    def path(self, path: str) -> str:
+        """Where a file of the pull request is in the work tree."""
+        return f"{self.folder}/{path}" if self.folder and path else path
+
 
 def ours_at(marks: Marks, sent: ChangeDelivered) -> Ours:
     """Our comments at the pull request of a delivery."""
-    return Ours(marks, canonical_repository(sent.where), Spot("pull", sent.number))
+    return Ours(marks, canonical_repository(sent.where), Spot("pull", sent.number), sent.folder)
 
 
 def _told(talk: Talk, mark: str) -> bool:
@@ -154,16 +170,22 @@ def _alike(job: Job, log: str | None, base_log: str | None) -> bool:
     return bool(shown) and names[0] <= names[1] and not compare((base,), (now,)).new
 
 
-def _is_ours(events: Sequence[Event], talk: Talk) -> bool:
+def _is_ours(events: Sequence[Event], talk: Talk, ours: Ours) -> bool:
     """True if the newest commit of the pull request is the one that the run delivered."""
-    made, seen = Index(events).last(ChangeMade), talk.pull.commit
-    return made is not None and bool(seen) and made.commit.startswith(seen)
+    made, seen = _made(events, ours), talk.pull.commit
+    return bool(seen) and made.startswith(seen)
+
+
+def _made(events: Sequence[Event], ours: Ours) -> str:
+    """The commit of the run's newest change for this pull request; empty without one."""
+    made = Index(events).last(ChangeMade)
+    return (change_at(made, ours.folder) if made is not None else None) or ""
 
 
 def _replay(events: Sequence[Event], talk: Talk, ours: Ours) -> FollowUp:
     """Replay the change on its moved base, once for each commit of ours."""
-    made, said = Index(events).last(ChangeMade), Index(events).of(PromptReceived)
-    ref = f"{REBASE} {made.commit if made else ''}"
+    said = Index(events).of(PromptReceived)
+    ref = f"{REBASE} {_made(events, ours)}"
     if any(one.ref == ref for one in said):
         return FollowUp()
     if _ci_rounds(said) >= CI_ROUNDS:
@@ -175,10 +197,9 @@ def _replay(events: Sequence[Event], talk: Talk, ours: Ours) -> FollowUp:
         return FollowUp()
 
 
-def _ci_ref(events: Sequence[Event], failed: Sequence[Job]) -> str:
-    made = Index(events).last(ChangeMade)
+def _ci_ref(events: Sequence[Event], failed: Sequence[Job], ours: Ours) -> str:
     names = "\n".join(sorted(one.name for one in failed))
-    return f"ci {made.commit if made else ''} {hashlib.sha256(names.encode()).hexdigest()[:12]}"
+    return f"ci {_made(events, ours)} {hashlib.sha256(names.encode()).hexdigest()[:12]}"
 
 
 def _ci_rounds(said: Sequence[PromptReceived]) -> int:
@@ -256,10 +277,12 @@ class Follower:
     _ended: dict[str, str] = field(default_factory=dict[str, str])
     _without: dict[str, float] = field(default_factory=dict[str, float])
     """Runs without a pull request → when they last changed."""
-    _places: dict[str, tuple[float, str]] = field(default_factory=dict[str, tuple[float, str]])
-    """Runs with a pull request → when they last changed, and the repository."""
+    _places: dict[str, tuple[float, frozenset[str]]] = field(
+        default_factory=dict[str, tuple[float, frozenset[str]]]
+    )
+    """Runs with a pull request → when they last changed, and the repositories."""
     _pulls: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Runs with an open pull request → its repository and number."""
+    """Open pull requests, by run and folder → repository and number."""
     _looking: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def run(self) -> None:
@@ -283,43 +306,57 @@ class Follower:
                 known = row.id in self._ended or self._without.get(row.id) == row.updated_at
                 if row.state != "finished" or known:
                     continue
-                changed, place = self._places.get(row.id, (0.0, ""))
-                if only is not None and changed == row.updated_at and place not in only:
+                changed, places = self._places.get(row.id, (0.0, frozenset[str]()))
+                if only is not None and changed == row.updated_at and places.isdisjoint(only):
                     continue
                 try:
-                    events = await self.read(row.id)
-                    sent = delivered(events)
-                    if sent is None or self.forges.hosted(sent.where) is None:
-                        self._without[row.id] = row.updated_at
-                        continue
-                    place = canonical_repository(sent.where)
-                    self._places[row.id] = (row.updated_at, place)
-                    self._pulls[row.id] = (place, sent.number)
-                    if only is None or place in only:
-                        await self._of_run(events, sent, http)
-                except CloisterError as error:
-                    if error.code == "run_removed":  # its pull request stays, and the run cannot continue
-                        self._without[row.id] = row.updated_at
-                    else:
-                        failed.add(self._places.get(row.id, (0.0, ""))[1])
+                    failed |= await self._look_at(row, only, http)
+                except CloisterError as error:  # its log cannot be read
+                    failed |= places
                     logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
                 except Exception:
                     logger.exception("the pull request of %s cannot be followed", row.id)
+        return failed
+
+    async def _look_at(self, row: RunRow, only: Collection[str] | None, http: httpx2.AsyncClient) -> set[str]:
+        """Look at the open pull requests of one run; return the repositories that could not be looked at."""
+        events, failed = await self.read(row.id), set[str]()
+        sent = [one for one in delivered(events) if self.forges.hosted(one.where) is not None]
+        sent = [one for one in sent if _key(row.id, one) not in self._ended]
+        if not sent:
+            self._without[row.id] = row.updated_at
+            return failed
+        self._places[row.id] = (row.updated_at, frozenset(canonical_repository(one.where) for one in sent))
+        for one in sent:
+            place = canonical_repository(one.where)
+            self._pulls[_key(row.id, one)] = (place, one.number)
+            if only is not None and place not in only:
+                continue
+            try:
+                if await self._of_run(events, one, http):
+                    break  # the run works again; its other pull requests are looked at after that
+            except CloisterError as error:
+                if error.code == "run_removed":  # its pull request stays, and the run cannot continue
+                    self._without[row.id] = row.updated_at
+                else:
+                    failed.add(place)
+                logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
         return failed
 
     def follows(self, place: str, number: int) -> bool:
         """True for the open pull request of a run, after a look at its repository."""
         return (place, number) in self._pulls.values()
 
-    async def _of_run(self, events: Sequence[Event], sent: ChangeDelivered, http: httpx2.AsyncClient) -> None:
+    async def _of_run(self, events: Sequence[Event], sent: ChangeDelivered, http: httpx2.AsyncClient) -> bool:
+        """Look at one pull request; return True if the run continues."""
         hosted, run = self.forges.hosted(sent.where), events[0].run
         if hosted is None:
-            return
+            return False
         pulls = hosted.pulls(http, sent.where)
         talk = await pulls.read(sent.number)
         if talk.pull.state != "open":
             await self._end(run, sent, talk.pull.state, await self._clean(hosted, events, sent))
-            return
+            return False
         ours = ours_at(self.marks, sent)
         failed = failed_jobs(events, talk, ours)
         logs, base = await _logs(pulls, failed), await _logs(pulls, failed_on_base(failed, talk))
@@ -328,17 +365,19 @@ class Follower:
             await pulls.comment(sent.number, due.comment)
         for prompt in due.prompts:
             await self.tell(run, prompt)
+        return bool(due.prompts)
 
     async def _clean(self, hosted: Hosted, events: Sequence[Event], sent: ChangeDelivered) -> bool:
         """Delete the branch at the forge, unless it has commits of others. The run's own repository keeps the change."""
         # A change after it was not delivered: the pull request had ended before.
         at = max(number for number, one in enumerate(events) if one.body == sent)
         made = Index(events[:at]).last(ChangeMade)
-        if made is None:
+        commit = change_at(made, sent.folder) if made is not None else None
+        if commit is None:
             return False
         try:
             bare = await self.bare(events[0].run)
-            return await hosted.remove_branch(bare, sent.where, sent.branch, made.commit)
+            return await hosted.remove_branch(bare, sent.where, sent.branch, commit)
         except CloisterError as error:
             logger.warning("the branch %s stays at its forge: %s", sent.branch, error.message)
             return False
@@ -346,12 +385,17 @@ class Follower:
     async def _end(self, run: RunId, sent: ChangeDelivered, state: str, cleaned: bool) -> None:
         detail = {"run": run, "url": sent.url, "state": state, "branch_removed": cleaned}
         await self.backbone.note("PullRequestEnded", self.who, detail)
-        self._ended[run] = state
-        self._pulls.pop(run, None)
+        self._ended[_key(run, sent)] = state
+        self._pulls.pop(_key(run, sent), None)
         newest = dict(list(self._ended.items())[-10 * _RUNS :])
         temporary = self.ended.with_suffix(".new")
         temporary.write_bytes(msgspec.json.encode(newest))
         temporary.replace(self.ended)
+
+
+def _key(run: RunId, sent: ChangeDelivered) -> str:
+    """The name of one pull request of a run."""
+    return f"{run} {sent.folder}" if sent.folder else run
 
 
 async def _logs(pulls: Pulls, failed: Sequence[Job]) -> dict[str, str]:

@@ -4,6 +4,8 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from cloister.core import events as e
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, statement
@@ -27,12 +29,33 @@ _MEANING = {
 }
 
 
-def page(events: Sequence[e.Event], winner: e.AttemptEnded, made: e.ChangeMade, receipt: str | None) -> str:
-    """The text for a change that is about to be delivered, as Markdown. Text of models and people is inert in it."""
+def part_of(made: e.ChangeMade, folder: str, commit: str) -> e.ChangeMade:
+    """The change of one of several repositories, with the paths that its files have there."""
+    start = f"{folder}/"
+    own = [
+        msgspec.structs.replace(file, path=file.path[len(start) :])
+        for file in made.files
+        if file.path.startswith(start)
+    ]
+    return msgspec.structs.replace(made, commit=commit, files=tuple(own))
+
+
+def page(
+    events: Sequence[e.Event],
+    winner: e.AttemptEnded,
+    made: e.ChangeMade,
+    receipt: str | None,
+    folder: str = "",
+) -> str:
+    """The text for a change that is about to be delivered, as Markdown. Text of models and people is inert in it.
+
+    `folder` is where the repository is in the work tree of a run on several.
+    """
     view = fold(events)
     lines = [
         *_asked(view),
         *_changed(winner, made.files),
+        *(_beside(events, made, folder) if folder else ()),
         *_proof(events, view, winner),
         *_open(winner.comparison),
         *_footer(view, winner, made, receipt),
@@ -59,6 +82,24 @@ def _changed(winner: e.AttemptEnded, files: Sequence[FileChange]) -> Iterator[st
         yield f"- {code(file.path, 160)} +{file.added:,} −{file.removed:,}{status}"
     if len(files) > _FILES:
         yield f"- … and {len(files) - _FILES:,} more"
+    yield ""
+
+
+def _beside(events: Sequence[e.Event], made: e.ChangeMade, folder: str) -> Iterator[str]:
+    """The changes of the run's other repositories, which belong together with this one."""
+    index = Index(events)
+    fixed, at = index.last(e.BaseFixed), max(event.seq for event, _ in index.events(e.ChangeMade))
+    sent = {body.folder: body for event, body in index.events(e.ChangeDelivered) if event.seq > at}
+    yield "## One change of several"
+    yield ""
+    yield f"This is the part of the run in {code(folder, 80)}, the folder of this repository there. The proof is of all parts together."
+    yield ""
+    changed = {part.folder for part in made.parts}
+    for part in fixed.parts if fixed else ():
+        if part.folder != folder:
+            there = sent.get(part.folder)
+            where = there.url if there is not None and there.url else f"branch {code(made.branch, 120)}"
+            yield f"- {code(part.repo, 200)}: {where if part.folder in changed else 'no change'}"
     yield ""
 
 

@@ -1,21 +1,23 @@
 """The layers of rules above a run: where they are written, and the limits they set. Read again for every run."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import NamedTuple, TypeVar, get_args
 
 import msgspec
 
 from cloister.core.addresses import canonical_glob, repository_names
 from cloister.core.attempts import parse_search, wishes
+from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
 from cloister.core.requests import Budget, NewRun, Quota, Role, RunRule, Usage
 from cloister.core.system import in_thread
 from cloister.core.text import one_line
 from cloister.forge.plain_git import find_checkout, is_url
 from cloister.forge.read import read_file, touched
+from cloister.forge.several import folders
 from cloister.model.api import Model, Models
 from cloister.model.api import Role as ModelRole
 from cloister.policy.api import (
@@ -25,25 +27,48 @@ from cloister.policy.api import (
     Layer,
     LimitName,
     ModelAction,
+    Pointed,
     Policy,
+    Rule,
     TierAction,
 )
 from cloister.policy.decide import Decider, PathRules
 from cloister.policy.file import FILE_BYTES, Author, read_policy
 from cloister.policy.layers import BUILT_IN, capped, layer
-from cloister.policy.pattern import text_matches
+from cloister.policy.pattern import (
+    PATH_TOOLS,
+    ToolPattern,
+    path_glob,
+    read_pattern,
+    text_matches,
+)
 
 REPOSITORY_FILE = ".cloister/policy.toml"
 """Read from the base commit: a run cannot change its own rules."""
 
 _PATHS_SHOWN = 5
+_Item = TypeVar("_Item", Rule, Pointed)
 _LIMITS: tuple[LimitName, ...] = get_args(LimitName)
 
 
 def run_layer(request: NewRun) -> Layer:
     """The rules of a request. Raises `UserError` (`bad_policy`)."""
     opened = [RunRule(f"connect:{host}", "allow") for host in request.allow_hosts]
-    return layer("run", (*opened, *request.rules), "the run's request", may_widen=True)
+    own = layer("run", (*opened, *request.rules), "the run's request", may_widen=True)
+    return placed(own, [part.folder for part in parts_of(request)])
+
+
+class Part(NamedTuple):
+    """One of several repositories of a run."""
+
+    folder: str
+    repo: str
+
+
+def parts_of(request: NewRun) -> tuple[Part, ...]:
+    """Each of several repositories; none for a run on one."""
+    repos = [one.repo for one in request.repositories]
+    return tuple(map(Part, folders(repos), repos)) if request.also else ()
 
 
 def check_role(above: Policy, request: NewRun, role: Role) -> None:
@@ -67,17 +92,27 @@ class RuleFiles:
     projects: tuple[tuple[str, Path], ...] = ()
     """Globs over repositories → policy file."""
 
-    def above(self, repo: str | None) -> Policy:
-        """The layers above `repo` (None: above all). Blocks briefly. Raises `UserError` (`bad_policy`)."""
+    def above(self, repo: str | None, parts: Sequence[Part] = ()) -> Policy:
+        """The layers above `repo` (None: above all), or above all `parts`. Blocks briefly.
+
+        Rules about paths mean the paths of each repository. Raises `UserError` (`bad_policy`).
+        """
         layers = [BUILT_IN]
         if self.organisation_required or _there(self.organisation):
             layers.append(_read("organisation", self.organisation))
         if self.host.rules:
             layers.append(self.host)
-        names = _names(repo) if repo is not None and self.projects else ()
+        layers = [placed(one, [part.folder for part in parts]) for one in layers]
+        places = parts or ((Part("", repo),) if repo is not None else ())
+        named = [(part, _names(part.repo)) for part in places] if self.projects else []
         for glob, path in self.projects:
-            if any(text_matches(canonical_glob(glob), name) for name in names):
-                layers.append(_read("project", path))
+            within = [
+                part.folder
+                for part, names in named
+                if any(text_matches(canonical_glob(glob), name) for name in names)
+            ]
+            if within:
+                layers.append(placed(_read("project", path), within, also_root=not parts))
         return tuple(layers)
 
 
@@ -96,18 +131,60 @@ class Governed:
 
 async def govern(files: RuleFiles, request: NewRun, quota: Quota, bare: Path, commit: str) -> Governed:
     """The rules for a run on `commit`, which `bare` holds. Raises `UserError` (`bad_policy`, `file_too_large`)."""
-    above = await in_thread(files.above, request.repo)
+    parts = parts_of(request)
+    above = await in_thread(files.above, request.repo, parts)
     named = [each.name if each.name == "built-in" else f"{each.name} ({_file_of(each)})" for each in above]
-    written = await read_file(bare, commit, REPOSITORY_FILE)
-    if written is not None:
-        name = f"{REPOSITORY_FILE}@{commit[:12]}"
-        above = (*above, read_policy("repository", written, name).layer)
-        named.append(f"repository ({name})")
+    for folder in [part.folder for part in parts] or [""]:
+        path = f"{folder}/{REPOSITORY_FILE}" if folder else REPOSITORY_FILE
+        written = await read_file(bare, commit, path)
+        if written is not None:
+            name = f"{path}@{commit[:12]}"
+            own = read_policy("repository", written, name).layer
+            above = (*above, placed(own, [folder], also_root=not parts))
+            named.append(f"repository ({name})")
     budget = request.budget
     given, limited = capped(above, _wanted(request, quota))
     request = _with_attempts(request, int(given["attempts"] or 1))
     request = msgspec.structs.replace(request, budget=_fitted(budget, given))
     return Governed(above, request, _fitted(quota, given), tuple(named), limited)
+
+
+def placed(rules: Layer, within: Sequence[str], *, also_root: bool = True) -> Layer:
+    """The layer with its rules about paths of a repository for each folder of `within`, where repositories are."""
+    names = [folder for folder in within if folder]
+    if not names:
+        return rules
+
+    def spread(listed: Sequence[_Item]) -> tuple[_Item, ...]:
+        found: list[_Item] = []
+        for one in listed:
+            path = _path_of(one.action)
+            if path is None or also_root:
+                found.append(one)
+            if path is not None:
+                tool, glob = path
+                actions = [f"tool:{tool}:{folder}/{glob}" for folder in names]
+                found += [msgspec.structs.replace(one, action=action) for action in actions]
+        return tuple(found)
+
+    return msgspec.structs.replace(
+        rules,
+        rules=spread(rules.rules),
+        delegate=None if rules.delegate is None else spread(rules.delegate),
+        only=spread(rules.only),
+        high_impact=spread(rules.high_impact),
+        approve=None if rules.approve is None else spread(rules.approve),
+    )
+
+
+def _path_of(action: str) -> tuple[str, str] | None:
+    """The tool, and the glob below the work directory, of a pattern about the paths of a repository."""
+    pattern = read_pattern(action)
+    if not isinstance(pattern, ToolPattern) or pattern.glob is None:
+        return None
+    inside, _, below = path_glob(pattern.glob).partition(f"{WORK_DIR}/")
+    about_paths = pattern.tool in PATH_TOOLS or "*" in pattern.tool
+    return (pattern.tool, below) if about_paths and not inside and below else None
 
 
 async def check_change(policy: Policy, bare: Path, base: str, tree: str) -> None:

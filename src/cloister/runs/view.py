@@ -51,7 +51,7 @@ from cloister.core.events import (
     StopRequested,
     TurnEnded,
 )
-from cloister.core.events.run import pause_reason
+from cloister.core.events.run import BasePart, pause_reason
 from cloister.core.ids import RunId
 from cloister.core.log import Index, effective, round_start
 from cloister.core.requests import Budget, FileChange, Isolation, Outcome, State, Usage
@@ -94,6 +94,25 @@ class AttemptView(msgspec.Struct, frozen=True):
     """US dollars, as far as prices are known; None if none is."""
     harness: str | None = None
     """What drives it: `native` or `repair`; None before it started."""
+
+
+class RepositoryView(msgspec.Struct, frozen=True):
+    """One repository of a run on several."""
+
+    folder: str
+    """Where it is in the work tree."""
+    repo: str
+    base: str
+    base_branch: str | None
+    commit: str | None
+    """Its part of the result; None if it is unchanged."""
+    files: int
+    """How many of its files changed."""
+    branch: str | None = None
+    """Of the result, once it is delivered."""
+    delivered_to: str | None = None
+    pull_request: str = ""
+    not_delivered: str = ""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -165,6 +184,8 @@ class RunView(msgspec.Struct, frozen=True):
     """1, and one more each time a message continued the finished run."""
     notes: tuple[str, ...] = ()
     """What it learned and proposes for later runs."""
+    repositories: tuple[RepositoryView, ...] = ()
+    """Of a run on several repositories: each one, with its part of the result."""
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -209,6 +230,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         delivered_to=delivered and delivered.where,
         pull_request=delivered.url if delivered else "",
         not_delivered=_not_delivered(index),
+        repositories=_repositories(index),
         summary=change and change.summary,
         outcome=finished and finished.outcome,
         reason=_reason(newest),
@@ -268,6 +290,34 @@ def _reason(newest: Index) -> str | None:
     return None if told is None or isinstance(told, RunClaimed) else told.reason
 
 
+def _repositories(index: Index) -> tuple[RepositoryView, ...]:
+    base, change = index.last(BaseFixed), index.last(ChangeMade)
+    if base is None or not base.parts:
+        return ()
+    made = max((event.seq for event, _ in index.events(ChangeMade)), default=0)
+    ends = [(event.seq, body) for event, body in index.events(ChangeDelivered, DeliveryFailed)]
+    newest = {body.folder: body for seq, body in ends if seq > made}
+    commits = {part.folder: part.commit for part in change.parts} if change else {}
+
+    def of(part: BasePart) -> RepositoryView:
+        end, files = newest.get(part.folder), change.files if change else ()
+        changed = sum(file.path.startswith(f"{part.folder}/") for file in files)
+        view = RepositoryView(
+            *(part.folder, part.repo, part.commit, part.branch, commits.get(part.folder), changed)
+        )
+        match end:
+            case ChangeDelivered():
+                return msgspec.structs.replace(
+                    view, branch=end.branch, delivered_to=end.where, pull_request=end.url
+                )
+            case DeliveryFailed():
+                return msgspec.structs.replace(view, not_delivered=end.reason)
+            case None:
+                return view
+
+    return tuple(map(of, base.parts))
+
+
 def _delivered(index: Index) -> ChangeDelivered | None:
     """Return the delivery of the newest change, if it was delivered."""
     newest = index.last(ChangeMade, ChangeDelivered)
@@ -276,6 +326,8 @@ def _delivered(index: Index) -> ChangeDelivered | None:
 
 def _not_delivered(index: Index) -> str:
     newest = index.last(ChangeMade, ChangeDelivered, DeliveryFailed)
+    if isinstance(newest, ChangeDelivered) and newest.folder:
+        return " ".join(one.not_delivered for one in _repositories(index) if one.not_delivered)
     return newest.reason if isinstance(newest, DeliveryFailed) else ""
 
 

@@ -41,9 +41,9 @@ def due(events: Sequence[Event], talk: Talk) -> list[tuple[str, str]]:
 
 
 def test_only_a_finished_run_with_a_pull_request_is_followed() -> None:
-    assert delivered(run()) is not None
-    assert delivered(run()[:-1]) is None
-    assert delivered([run()[0], run()[-1]]) is None
+    assert delivered(run())
+    assert not delivered(run()[:-1])
+    assert not delivered([run()[0], run()[-1]])
 
 
 def test_comments_of_people_who_may_push_are_sent_once() -> None:

@@ -21,6 +21,7 @@ from cloister.agent.context.prompts import (
     NUDGE,
     PLANNED,
     REVIEWED,
+    SEVERAL,
     SUMMARY,
     SYSTEM,
     TELLING,
@@ -546,6 +547,12 @@ def _cut(value: object, limit: int) -> object:
 def _surroundings(body: AnyBody) -> list[str]:
     """What the model needs to know about the repository and its base."""
     match body:
+        case BaseFixed() if body.parts:
+            places = "".join(
+                f"\n- {part.folder}/" + (f" on the branch {part.branch}" if part.branch else "")
+                for part in body.parts
+            )
+            return [f"{SEVERAL}{places}"]
         case BaseFixed():
             where = f" on the branch {body.branch}" if body.branch else ""
             return [f"The repository in /work is{where or ' checked out'}."]

@@ -45,6 +45,11 @@ NUDGE = "You called no tool. Continue with a tool call, or call finish with a su
 
 NO_CHECKS = "This repository has no known checks. Nothing will prove the change, so test it yourself."
 
+SEVERAL = (
+    "/work holds several repositories, each in a folder, and git in /work sees all of them as one. Each gets the change "
+    "of its own folder; a file that is in none of them belongs to no change. The repositories:"
+)
+
 BASE_RUNNING = (
     "The checks run on the untouched base now, in a copy of the sandbox. Their results follow as a message: begin without "
     "them. finish waits for them."

@@ -2,6 +2,7 @@
 
 import math
 import posixpath
+import shlex
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field, replace
@@ -23,7 +24,7 @@ from cloister.core import limits
 from cloister.core.computer import Command, Computer, Exited, Output, Stream, shell
 from cloister.core.diagnosis import Check, Diagnosis
 from cloister.core.errors import HostError, UserError, sole
-from cloister.core.repository import FILES, read_settings
+from cloister.core.repository import FILES, below, read_settings
 from cloister.core.text import decode
 from cloister.feedback import shards
 from cloister.feedback.affected import WORTH_SECONDS, Near, batches, merged, nearest, plan
@@ -245,13 +246,21 @@ async def _parts(
 async def _specified(computer: Computer, checks: Sequence[str]) -> list[Check]:
     """How to run each command: with a report if the tool has one, and the repository's time limit."""
     contents = await _contents(computer, FILES, set(FILES))
-    own, found = read_settings(contents).checks, list[Check]()
+    own, found = list(read_settings(contents).checks), list[Check]()
+    for folder in {directory_of(check).partition("/")[0] for check in checks} - {""}:
+        # One of several repositories, with settings of its own.
+        names = [f"{folder}/{name}" for name in FILES]
+        inside = read_settings(below(folder, await _contents(computer, names, set(names)))).checks
+        own += [
+            msgspec.structs.replace(one, command=f"cd {shlex.quote(folder)} && {one.command}")
+            for one in inside
+        ]
     for check in checks:
         package, go = (posixpath.join(directory_of(check), name) for name in ("package.json", "go.mod"))
         if package not in contents:
             contents |= {package: "{}", **await _contents(computer, (package, go), {package, go})}
         spec = specify(check, scripts_of(contents[package]), go=go in contents)
-        found.append(adjusted(spec, own))
+        found.append(adjusted(spec, tuple(own)))
     return found
 
 

@@ -10,7 +10,7 @@ from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.records import ChangePack
 from cloister.core import limits
 from cloister.core.errors import OutsideError, UserError
-from cloister.core.events import ChangeMade, Event
+from cloister.core.events import BaseFixed, ChangeMade, Event
 from cloister.core.log import Index, request_of
 from cloister.core.text import decode
 from cloister.forge import Forges
@@ -20,15 +20,28 @@ from cloister.forge.host import Checkout, complaint, copy_in, ensure_bare, in_ba
 from cloister.forge.packs import Pack, pack, pack_since
 from cloister.forge.plain_git import BASE_REF, find_checkout, is_url
 from cloister.runs.attempts.work import base_commit, result_commit
+from cloister.runs.delivery import change_at, part_named
 
 
-async def pack_change(repositories: RunRepositories, events: Sequence[Event], have: str | None) -> ChangePack:
-    """The work of the run whose whole log is `events`. Raises `UserError` (`no_change`, `run_removed`)."""
+async def pack_change(
+    repositories: RunRepositories, events: Sequence[Event], have: str | None, folder: str | None = None
+) -> ChangePack:
+    """The work of the run whose whole log is `events`, of several repositories that in `folder`.
+
+    Raises `UserError` (`no_change`, `run_removed`, `several_repositories`, `no_such_repository`).
+    """
     run, base, commit = events[0].run, base_commit(events), result_commit(events)
+    index, part = Index(events), part_named(events, folder)
+    earlier = [change_at(one, part.folder) for one in index.of(ChangeMade)]
+    changes = [one for one in earlier if one is not None]
+    if part.folder:
+        fixed = index.last(BaseFixed)
+        own = [one.commit for one in fixed.parts if one.folder == part.folder] if fixed else []
+        base, commit = own[0] if own else None, changes[-1] if changes else None
     if base is None or commit is None or commit == base:
-        raise UserError("no_change", f"Run {run} has changed nothing yet: there is nothing to apply.")
+        where = f" in {part.folder}" if part.folder else ""
+        raise UserError("no_change", f"Run {run} has changed nothing{where} yet: there is nothing to apply.")
     bare = await repositories.open(run)
-    changes = Index(events).of(ChangeMade)
     since = have if have is not None and is_oid(have) else None
     packed: Pack | None = None if since is None else await pack_since(bare, since, commit)
     if packed is None:
@@ -43,21 +56,29 @@ async def pack_change(repositories: RunRepositories, events: Sequence[Event], ha
         since=since,
         shallow=packed.shallow,
         receipt=decode(note.out) if note.ok else None,
-        previous=changes[-2].commit if len(changes) > 1 else None,
+        previous=changes[-2] if len(changes) > 1 else None,
     )
 
 
-async def apply(verbs: Verbs, run: str, repo: str) -> Delivered:
+async def apply(verbs: Verbs, run: str, repo: str, folder: str | None = None) -> Delivered:
     """Put the change of `run` into the caller's repository as a new branch, touching nothing else.
 
-    Raises `UserError` (`not_a_path`, `no_repository`, `no_change`), `OutsideError` (`bad_change`).
+    Of a run on several repositories it is the change in `folder`; None finds it by the base that the repository has.
+    Raises `UserError` (`not_a_path`, `no_repository`, `no_change`, `several_repositories`), `OutsideError`
+    (`bad_change`).
     """
     if is_url(repo):
         raise UserError("not_a_path", f"{repo} is not a repository on this machine: give a path.")
     checkout = await to_thread.run_sync(find_checkout, repo)
-    base = (await verbs.runs.view(run)).base_commit
+    view = await verbs.runs.view(run)
+    base = view.base_commit
+    if view.repositories:
+        bases = {one.folder: one.base for one in view.repositories if folder in (None, one.folder)}
+        fit = [name for name, commit in bases.items() if await _has(checkout, commit)]
+        folder = fit[0] if len(fit) == 1 else folder
+        base = bases.get(folder) if folder is not None else None
     have = base if base is not None and await _has(checkout, base) else None
-    change = await verbs.runs.change(run, have)
+    change = await verbs.runs.change(run, have, folder)
     delivered = await _put(change, checkout, repo)
     await verbs.runs.applied(change.run, delivered.where, delivered.branch)
     return delivered

@@ -329,7 +329,7 @@ class LocalRuns(Group):
 
         events = await self._events(run)
         name, request = usual_model(self._settings, model), request_of(events)
-        above = await self._rules_above(request.repo)
+        above = await self._rules_above(request)
         check_allowed((*above, run_layer(request)), models=(name,))
         return await self._steer(events[0].run, key, partial(ModelChosen, name))
 
@@ -406,21 +406,21 @@ class LocalRuns(Group):
 
         return await compare_runs(self._parts.repositories, await subject(a), await subject(b), time.time())
 
-    async def change(self, run: str, have: str | None = None) -> ChangePack:
+    async def change(self, run: str, have: str | None = None, folder: str | None = None) -> ChangePack:
         from cloister.app.verbs.apply import pack_change
 
-        return await pack_change(self._parts.repositories, await self._events(run), have)
+        return await pack_change(self._parts.repositories, await self._events(run), have, folder)
 
     async def applied(self, run: str, where: str, branch: str) -> None:
         found = await self._log.resolve(run)
         await self._note("Applied", run=found, where=where, branch=branch)
 
-    async def pull_request(self, run: str) -> ChangeDelivered:
+    async def pull_request(self, run: str, folder: str | None = None) -> ChangeDelivered:
         from cloister.app.forges import address_at_forge
         from cloister.policy.api import PushAction
         from cloister.policy.decide import Decider
         from cloister.runs.attempts.work import last_result
-        from cloister.runs.delivery import delivery, propose
+        from cloister.runs.delivery import Target, delivery, part_named, propose
         from cloister.runs.run_rules import run_layer
 
         events = await self._events(run)
@@ -428,15 +428,17 @@ class LocalRuns(Group):
         request = request_of(events)
         async with self._parts.machine() as app:
             forges = app.workshop.forges
-            address = await address_at_forge(forges, request.repo)
-            rules = (*await self._rules_above(request.repo), run_layer(request))
+            part = part_named(events, folder)
+            address = await address_at_forge(forges, part.repo)
+            rules = (*await self._rules_above(request), run_layer(request))
             decision = Decider(rules).decide(PushAction(address, f"refs/heads/{made.branch}"))
             if decision.effect == "deny":
                 raise UserError("denied", f"A rule forbids the push: {one_line(decision.rule, 200)}.")
-            proposal = await propose(self._parts.repositories, events, winner, made, address)
+            target = Target(address, part.folder)
+            proposal = await propose(self._parts.repositories, events, winner, made, target)
             sent = await forges.at(address).deliver(proposal)
         assert sent is not None  # noqa: S101 - a forge with pull requests takes every proposal
-        done = delivery(sent)
+        done = delivery(sent, part.folder)
         await self._note(
             "PullRequestOpened", run=events[0].run, where=done.where, branch=done.branch, url=done.url
         )
@@ -526,12 +528,14 @@ class LocalRuns(Group):
             events += page
         return events
 
-    async def _rules_above(self, repo: str) -> Policy:
+    async def _rules_above(self, request: NewRun) -> Policy:
         from anyio import to_thread
 
         from cloister.app.config import rule_files
+        from cloister.runs.run_rules import parts_of
 
-        return await to_thread.run_sync(rule_files(self._settings).above, repo)
+        files = rule_files(self._settings)
+        return await to_thread.run_sync(files.above, request.repo, parts_of(request))
 
     async def _check(self, new: NewRun, recipe: Callable[[str], object]) -> None:
         """Raises `UserError` unless the request is complete and the rules, models and templates here allow it."""
@@ -554,7 +558,7 @@ class LocalRuns(Group):
             check_roles(access, job_of(new))
             models = chosen(access, "code", job_of(new))
         recipe(new.template)
-        above = await self._rules_above(new.repo)
+        above = await self._rules_above(new)
         check_role(above, new, self.caller.role)
         check_allowed((*above, run_layer(new)), tier=new.tier, models=models, harnesses=harnesses)
         for wish in new.attempts:
@@ -564,7 +568,8 @@ class LocalRuns(Group):
             bare = await self._parts.repositories.open(new.forked_from.run)
             await check_fork(bare, await self._events(new.forked_from.run), new)
         else:
-            await check_base(new.repo, new.ref)
+            for one in new.repositories:
+                await check_base(one.repo, one.ref)
 
 
 def _ask_of(event: Event) -> str:

@@ -27,9 +27,21 @@ from cloister.core.text import harmless, one_line
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs
     from cloister.core.budget import Account
+    from cloister.core.events import ChangeDelivered
     from cloister.core.ids import RunId
     from cloister.runs.attempts.compare import Compared, Side
     from cloister.runs.delivery import Removal
+
+
+OnlyFolder = Annotated[
+    str | None,
+    typer.Option(
+        "--only",
+        metavar="FOLDER",
+        help="Of a run on several repositories, the one in this folder.",
+        show_default=False,
+    ),
+]
 
 
 def apply(
@@ -42,6 +54,7 @@ def apply(
         bool,
         typer.Option("--checkout", help="Switch to the branch; rejected if there are uncommitted changes."),
     ] = False,
+    only: OnlyFolder = None,
 ) -> None:
     """Add a run's change to a repository as a new branch; nothing else is touched."""
     from cloister.app.verbs.apply import apply as apply_change
@@ -50,7 +63,7 @@ def apply(
     target = repository(str(repo))
     if checkout:
         check_clean(Path(target))
-    delivered = perform(ctx, lambda verbs: apply_change(verbs, run, target))
+    delivered = perform(ctx, lambda verbs: apply_change(verbs, run, target, only))
     put(f"Branch {delivered.branch} is in {delivered.where}.")
     if checkout:
         _switch(Path(target), delivered.branch)
@@ -332,13 +345,29 @@ def why(
             put(f"  {head:<6} {one_line(text, 400)}")
 
 
-def pr(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
-    """Open a pull request with a finished run's change, or update the one that is open."""
-    done = perform(ctx, lambda verbs: verbs.runs.pull_request(run))
+def pr(ctx: typer.Context, run: RunName, only: OnlyFolder = None, as_json: AsJson = False) -> None:
+    """Open a pull request with a finished run's change, or update the one that is open.
+
+    A run on several repositories gets one in each that it changed.
+    """
+
+    async def work(verbs: "Verbs") -> "list[ChangeDelivered]":
+        changed = [
+            one.folder
+            for one in (await verbs.runs.view(run)).repositories
+            # A directory that has the change as a branch needs none.
+            if one.commit and (one.pull_request or not one.delivered_to)
+        ]
+        if only is not None or not changed:
+            return [await verbs.runs.pull_request(run, only)]
+        return [await verbs.runs.pull_request(run, folder) for folder in changed]
+
+    done = perform(ctx, work)
     if as_json:
-        put_json(done)
-    else:
-        put(f"Pull request {done.number} from {one_line(done.branch, 120)}: {one_line(done.url, 200)}")
+        put_json(done[0] if len(done) == 1 else done)
+        return
+    for one in done:
+        put(f"Pull request {one.number} from {one_line(one.branch, 120)}: {one_line(one.url, 200)}")
 
 
 forge = typer.Typer(help="The places that get pull requests.", no_args_is_help=True)

@@ -42,11 +42,12 @@ MaybePrompt = Annotated[
     typer.Argument(metavar="PROMPT", help="The task. '-' reads it from stdin.", show_default=False),
 ]
 RepoName = Annotated[
-    str,
+    list[str] | None,
     typer.Option(
         "--repo",
         metavar="PATH|URL",
-        help="The repository to work on. Default: the one around the current directory.",
+        help="The repository to work on. Default: the one around the current directory. Repeat for several, "
+        "each in a folder and with a change of its own.",
         show_default=False,
     ),
 ]
@@ -155,7 +156,7 @@ NotesMode = Annotated[
 def run(  # noqa: PLR0913  (each parameter is an option of the command)
     ctx: typer.Context,
     prompt: MaybePrompt = "",
-    repo: RepoName = "",
+    repo: RepoName = None,
     file: RunFileName = None,
     ref: Annotated[str | None, typer.Option("--ref", help="Branch, tag or commit to start from.")] = None,
     check: Checks = None,
@@ -192,7 +193,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     from cloister.cli.screen.terminal import is_terminal
 
     options = RunOptions(
-        *(prompt, repo, ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
+        *(prompt, (repo or [""])[0], ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
+        also=tuple((repo or ())[1:]),
         template=template,
         allow_hosts=tuple(allow_host or ()),
         attempts=tuple(attempt or ()),
@@ -303,7 +305,7 @@ async def _submit(
 ) -> "Admitted":
     models = (new.model, *(wish.model for wish in new.attempts))
     scripts = (name.removeprefix("script:") for name in models if name)
-    await check_shared_path(ctx, new.repo, *scripts)
+    await check_shared_path(ctx, *(one.repo for one in new.repositories), *scripts)
     if files:
         new = replace(new, attachments=await attached(verbs, files))
     return await verbs.runs.submit(new)

@@ -106,6 +106,9 @@ from cloister.core.events.run import (
     StopRequested,
 )
 from cloister.core.events.run import (
+    BasePart as BasePart,
+)
+from cloister.core.events.run import (
     Blame as Blame,
 )
 from cloister.core.ids import RunId

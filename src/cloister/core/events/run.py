@@ -65,6 +65,16 @@ class PhaseEnded(EventBody, frozen=True):
     seconds: float
 
 
+class BasePart(msgspec.Struct, frozen=True):
+    """The base of one of several repositories."""
+
+    folder: str
+    """Where it is in the work tree."""
+    repo: str
+    commit: str
+    branch: str | None = None
+
+
 class BaseFixed(EventBody, frozen=True):
     """The commit that the run starts from."""
 
@@ -73,6 +83,8 @@ class BaseFixed(EventBody, frozen=True):
     """None: a detached HEAD."""
     note: str | None = None
     """A note for the caller, e.g. that uncommitted files are not included."""
+    parts: tuple[BasePart, ...] = ()
+    """Of a run on several repositories: each base. `commit` then holds all of them, each in its folder."""
 
 
 class PolicyFixed(EventBody, frozen=True):
@@ -194,6 +206,14 @@ class SandboxUsed(EventBody, frozen=True):
     who: str
 
 
+class ChangePart(msgspec.Struct, frozen=True):
+    """The change of one of several repositories."""
+
+    folder: str
+    commit: str
+    """On the base of that repository."""
+
+
 class ChangeMade(EventBody, frozen=True):
     """The result: one commit on a branch of the run's own repository."""
 
@@ -201,6 +221,8 @@ class ChangeMade(EventBody, frozen=True):
     commit: str
     files: tuple[FileChange, ...]
     summary: str
+    parts: tuple[ChangePart, ...] = ()
+    """Of a run on several repositories: each that differs from its base."""
 
 
 class ChangeDelivered(EventBody, frozen=True):
@@ -214,6 +236,8 @@ class ChangeDelivered(EventBody, frozen=True):
     """The page of the pull request; empty without one."""
     number: int = 0
     """The number of the pull request; 0 without one."""
+    folder: str = ""
+    """Of a run on several repositories: which one."""
 
 
 class DeliveryFailed(EventBody, frozen=True):
@@ -221,6 +245,8 @@ class DeliveryFailed(EventBody, frozen=True):
 
     where: str
     reason: str
+    folder: str = ""
+    """As in `ChangeDelivered`."""
 
 
 class RunFinished(EventBody, frozen=True):

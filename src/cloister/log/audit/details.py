@@ -22,6 +22,10 @@ Field = str | tuple[str, Callable[[Any], object]]
 """An attribute of the event, or a name and a function of the event."""
 
 
+_IF_ANY = frozenset(("parts", "folder"))
+"""Fields of runs on several repositories, which other entries do not have."""
+
+
 class Fact(NamedTuple):
     """An event as an entry states it."""
 
@@ -41,6 +45,7 @@ def fact(body: e.AnyBody) -> Fact | None:
         name: _plain(getattr(body, name) if isinstance(field, str) else field[1](body))
         for field in fields
         for name in (field if isinstance(field, str) else field[0],)
+        if name not in _IF_ANY or getattr(body, name)
     }
     return Fact(type(body).__name__, None if who is None else _cut(who), text_of(detail))
 
@@ -156,7 +161,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.QuestionAnswered: ("question", "text"),
     # The course of the run.
     e.RunClaimed: ("owner", "epoch"),
-    e.BaseFixed: ("commit", "branch"),
+    e.BaseFixed: ("commit", "branch", "parts"),
     e.PolicyFixed: ("layers", "limited"),
     e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
     e.SkillsPinned: ("attempt", ("skills", _pinned), "problems"),
@@ -195,9 +200,9 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.ConnectionDecided: (*_ADDRESS, "effect", "rule", "credential"),
     e.RequestDecided: (*_ADDRESS, ("request", _request_line), "effect", "rule", "credential"),
     e.ConnectionClosed: (*_ADDRESS, "sent_bytes", "received_bytes", "seconds", "credential"),
-    e.ChangeMade: ("branch", "commit", ("files", _files)),
-    e.ChangeDelivered: ("where", "branch", "url"),
-    e.DeliveryFailed: ("where", "reason"),
+    e.ChangeMade: ("branch", "commit", ("files", _files), "parts"),
+    e.ChangeDelivered: ("where", "branch", "url", "folder"),
+    e.DeliveryFailed: ("where", "reason", "folder"),
 }
 """Events that are an action or a decision, and what their entries say, in this order."""
 

@@ -24,6 +24,7 @@ from cloister.egress.model_endpoint.api import InsideModel
 from cloister.forge import change, workspace
 from cloister.forge.modules import check_moved
 from cloister.forge.read import read_file
+from cloister.forge.several import check_placed, folders_at
 from cloister.forge.workspace import TreeWatch
 from cloister.policy.api import Policy
 from cloister.runs.environments.layers import SetUp, Site
@@ -83,12 +84,19 @@ class RunSetup:
     template: str = "default"
     earlier: tuple[Diagnosis, ...] = ()
     """What the checks said when the template was warmed, perhaps on another commit."""
+    places: tuple[str, ...] = ()
+    """The folders of the repositories of the base, if it holds several."""
 
 
 async def kept_patterns(bare: Path, base: str) -> tuple[str, ...]:
     """The ignored files that the settings of `base` name."""
-    contents = {name: decode(text) for name in FILES if (text := await read_file(bare, base, name))}
-    return read_settings(contents).keep
+
+    async def of(folder: str) -> tuple[str, ...]:
+        texts = {name: decode(await read_file(bare, base, f"{folder}{name}") or b"") for name in FILES}
+        return tuple(f"{folder}{pattern}" for pattern in read_settings(texts).keep)
+
+    inside = await folders_at(bare, base)
+    return tuple([pattern for folder in ("", *inside) for pattern in await of(folder and f"{folder}/")])
 
 
 @dataclass(slots=True)
@@ -125,13 +133,15 @@ class SavedFiles:
         await check_change(self.policy, self.setup.bare, self.setup.base, commit)
 
     async def judge(self, commit: str) -> None:
-        """Raises `UserError` if a rule denies a path of the change (`denied`), and for edits inside submodules.
+        """Raises `UserError` if a rule denies a path of the change (`denied`), and for what no commit could hold.
 
-        Those are `submodule_moved` or `submodule_edited`: a commit of this repository cannot hold them.
+        That is an edit inside a submodule (`submodule_moved`, `submodule_edited`), and of several repositories one
+        that is in none of them (`outside_repositories`).
         """
         setup = self.setup
         await self._permit(commit)
         await check_moved(setup.bare, setup.base, commit)
+        await check_placed(setup.bare, setup.base, commit, setup.places)
         await workspace.check_modules(self.computer, setup.bare, setup.base, commit)
 
     async def contents(self, commit: str) -> dict[str, str]:

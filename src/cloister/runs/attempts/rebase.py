@@ -11,7 +11,7 @@ from typing import NamedTuple
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, BaseFixed, Event, PromptReceived, RunFinished, TurnEnded
 from cloister.core.log import CONFLICTS, Index, request_of
-from cloister.core.requests import Origin
+from cloister.core.requests import FurtherRepository, Origin
 from cloister.core.text import decode, one_line
 from cloister.forge import Forges
 from cloister.forge.api import Base
@@ -47,37 +47,43 @@ def request_rebase(events: Sequence[Event], who: str, origin: Origin, ref: str) 
         )
     if base is None or not all_points(events):
         raise UserError("no_change", f"Run {run} has no change: there is nothing to replay.")
-    return PromptReceived(_ASKED.format(base=_moving(events)), who, origin, ref)
+    return PromptReceived(_ASKED.format(base=_names(moving(events))), who, origin, ref)
 
 
-def _moving(events: Sequence[Event]) -> str:
-    """The name whose newest commit is the new base. Raises `UserError` (`no_branch`)."""
-    base, ref = Index(events).last(BaseFixed), request_of(events).ref
-    name = base.branch if base is not None and base.branch else ref
-    if name is None:
-        return "HEAD"
-    if is_oid(name):
+def moving(events: Sequence[Event]) -> tuple[FurtherRepository, ...]:
+    """The repositories, each with the name whose newest commit is the new base; None is its HEAD.
+
+    Raises `UserError` (`no_branch`).
+    """
+    base, wanted = Index(events).last(BaseFixed), request_of(events).repositories
+    branches: list[str | None] = [None if base is None else base.branch]
+    if base is not None and base.parts:
+        branches = [part.branch for part in base.parts]
+    found = tuple(
+        FurtherRepository(one.repo, branch or one.ref) for one, branch in zip(wanted, branches, strict=True)
+    )
+    fixed = [one.ref for one in found if one.ref and is_oid(one.ref)]
+    if len(fixed) == len(found):
         raise UserError(
-            "no_branch", f"Run {events[0].run} started from the commit {name[:12]}, which does not move."
+            "no_branch", f"Run {events[0].run} started from the commit {fixed[0][:12]}, which does not move."
         )
-    return name
+    return found
+
+
+def _names(found: Sequence[FurtherRepository]) -> str:
+    return " and ".join(dict.fromkeys(one.ref or "HEAD" for one in found))
 
 
 async def check_moved(forges: Forges, events: Sequence[Event], bare: Path) -> None:
     """Raises `UserError` (`not_moved`, `unknown_ref`, `no_branch`, …) or `OutsideError` unless the base has moved."""
-    request, name = request_of(events), _moving(events)
-    base = Index(events).last(BaseFixed)
-    newest = await forges.at(request.repo).tip(request.repo, None if name == "HEAD" else name, bare)
-    if base is not None and newest == base.commit:
+    found, base = moving(events), Index(events).last(BaseFixed)
+    commits = [part.commit for part in base.parts] or [base.commit] if base is not None else []
+    newest = [await forges.at(one.repo).tip(one.repo, one.ref, bare) for one in found]
+    if newest == commits:
         raise UserError(
-            "not_moved", f"{one_line(name, 100)} is still at {newest[:12]}, the base of run {events[0].run}."
+            "not_moved",
+            f"{one_line(_names(found), 100)} is still at {newest[0][:12]}, the base of run {events[0].run}.",
         )
-
-
-def rebase_ref(events: Sequence[Event]) -> str | None:
-    """What to fetch as the new base; None for the repository's HEAD."""
-    name = _moving(events)
-    return None if name == "HEAD" else name
 
 
 async def moved_base(bare: Path, events: Sequence[Event], found: Base, origin: Origin) -> tuple[AnyBody, ...]:
@@ -85,7 +91,7 @@ async def moved_base(bare: Path, events: Sequence[Event], found: Base, origin: O
     before = Index(events).last(BaseFixed)
     if before is None or found.commit == before.commit:
         return ()
-    bodies: list[AnyBody] = [BaseFixed(found.commit, found.branch, found.note)]
+    bodies: list[AnyBody] = [BaseFixed(found.commit, found.branch, found.note, found.parts)]
     if all_points(events):
         # As of the end of the last round: the result's save point.
         end = max(event.seq for event in events if isinstance(event.body, RunFinished))

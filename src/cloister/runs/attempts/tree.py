@@ -274,7 +274,7 @@ async def check_fork(bare: Path, events: Sequence[Event], new: NewRun) -> None:
     if origin is None or not isinstance(admitted, RunAdmitted):
         return
     _, point = point_at(events, origin.seq)
-    if new.repo != admitted.request.repo:
+    if new.repositories != admitted.request.repositories:
         raise UserError(
             "other_repository", f"Run {origin.run} worked on another repository: a fork keeps the repository."
         )

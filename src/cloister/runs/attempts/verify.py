@@ -37,6 +37,7 @@ _ROUNDS = 100
 _WAIT_SECONDS = 3_600.0
 _CHECK = re.compile(r"^Check: (.{1,400})$", re.MULTILINE)
 _OUTCOME = re.compile(r"^Outcome: ([a-z]{1,20}):", re.MULTILINE)
+_PART = re.compile(r"^Cloister-Repository: (.{1,80})$", re.MULTILINE)
 _RUN = re.compile(r"^Cloister-Run: ([A-Za-z0-9-]{1,64})$", re.MULTILINE)
 
 SetUp = Callable[[NewRun, Report], Awaitable[tuple[Diagnosis, ...]]]
@@ -200,6 +201,12 @@ async def read_claim(bare: Path, commit: str) -> Claim:
         name, _, rest = entry.strip("\n").partition("\0")
         parents, _, message = rest.partition("\0")
         run = _RUN.search(message)
+        if run is not None and newest is None and (part := _PART.search(message)):
+            raise UserError(
+                "several_repositories",
+                f"The commit {commit[:12]} is one of several changes of run {run[1]}, here {one_line(part[1], 80)}, which "
+                f"are proven together: `cloister verify {run[1]}` where the run is.",
+            )
         if run is None or (newest is not None and run[1] != newest.run):
             break
         outcome = _OUTCOME.search(message)

@@ -29,6 +29,7 @@ from cloister.core.events import ConnectionClosed, ConnectionDecided, Environmen
 from cloister.core.ids import SandboxId
 from cloister.core.log import Journal
 from cloister.core.repository import FILES as SETTINGS
+from cloister.core.repository import folders_of
 from cloister.core.requests import NewRun, Quota
 from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
@@ -131,10 +132,10 @@ async def listing(
     """
     files = await read.blobs(site.bare, site.commit)
     if settings_of or settings:
-        files = {name: blob for name, blob in files.items() if name not in SETTINGS}
+        files = {name: blob for name, blob in files.items() if name not in _settings_in(files)}
     if settings_of:
         those = await read.blobs(site.bare, settings_of)
-        files |= {name: those[name] for name in SETTINGS if name in those}
+        files |= {name: those[name] for name in _settings_in(those) if name in those}
     texts = await read.texts(site.bare, {name: files[name] for name in wanted(files)})
     if settings:
         data = settings.encode()
@@ -143,6 +144,12 @@ async def listing(
         files |= {SETTINGS[1]: read.Blob(oid, len(data))}
         texts = {**texts, SETTINGS[1]: settings}
     return await anyio.to_thread.run_sync(collect, files, texts.get), files
+
+
+def _settings_in(files: Iterable[str]) -> frozenset[str]:
+    """The names of settings, also those of each of several repositories."""
+    inside = (f"{folder}/{name}" for folder in folders_of(files) for name in SETTINGS)
+    return frozenset((*SETTINGS, *inside))
 
 
 async def planned(

@@ -164,8 +164,15 @@ def isolation(value: Isolation) -> str:
     return one_line(f"{value.tier} · {runtime} · {kernel}{filtered} · {value.store} store", 200)
 
 
-def base(commit: str, branch: str | None, note: str | None) -> list[Line]:
-    """The base of the run."""
+def base(commit: str, branch: str | None, note: str | None, parts: Sequence[e.BasePart] = ()) -> list[Line]:
+    """The base of the run, or of each of its repositories."""
+    if parts:
+        each = [base(part.commit, part.branch, None)[0] for part in parts]
+        lines = [
+            Line(f"{line.text} in {one_line(part.folder, 80)}", line.style)
+            for part, line in zip(parts, each, strict=True)
+        ]
+        return [*lines, Line(f"! {one_line(note, 300)}", "warn")] if note else lines
     where = f"on {one_line(branch, 80)}" if branch else "with a detached HEAD"
     line = Line(f"· base {one_line(commit, 40)[:10]} {where}", "dim")
     return [line, Line(f"! {one_line(note, 300)}", "warn")] if note else [line]
@@ -409,10 +416,11 @@ def upkeep(body: Upkeep, mark: str) -> Iterator[Line]:
 
 def delivery(body: e.ChangeDelivered | e.DeliveryFailed) -> Iterator[Piece]:
     """A pull request, or why there is none. A branch in the repository is part of the summary."""
+    where = f"{one_line(body.folder, 60)}: " if body.folder else ""
     if isinstance(body, e.DeliveryFailed):
-        yield Line(f"✗ not delivered: {one_line(body.reason, 300)}", "bad")
+        yield Line(f"✗ {where}not delivered: {one_line(body.reason, 300)}", "bad")
     elif body.url:
-        yield Line(f"→ pull request {one_line(body.url, 200)}", "good")
+        yield Line(f"→ {where}pull request {one_line(body.url, 200)}", "good")
     yield IDLE
 
 

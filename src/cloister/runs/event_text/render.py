@@ -211,7 +211,7 @@ class Renderer:
             case e.RunClaimed() | e.RunResumed() | e.RunPaused() | e.RunContinued() | e.EnvironmentPrepared():
                 yield from self._driven(body)
             case e.BaseFixed():
-                yield from facts.base(body.commit, body.branch, body.note)
+                yield from facts.base(body.commit, body.branch, body.note, body.parts)
             case e.SandboxOpened():
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = body.attempt is not None and bool(self._mark(body.attempt))

@@ -13,7 +13,7 @@ from cloister.core.requests import FileChange
 from cloister.core.text import one_line
 from cloister.runs.event_text import facts
 from cloister.runs.event_text.lines import Line, Style, counted, seconds
-from cloister.runs.view import RunView
+from cloister.runs.view import RepositoryView, RunView
 
 FILES_SHOWN = 8
 NOTES_SHOWN = 8
@@ -77,12 +77,31 @@ def _change(view: RunView) -> Iterator[Line]:
     yield from (_file(file) for file in view.files[:FILES_SHOWN])
     if len(view.files) > FILES_SHOWN:
         yield Line(f"            … and {counted(len(view.files) - FILES_SHOWN, 'more file')}", "dim")
+    if view.repositories:
+        yield from (_repository(one) for one in view.repositories)
+        return
     where = f"in {one_line(view.delivered_to, 160)}" if view.delivered_to else "kept with the run"
     yield _fact("branch", f"{one_line(view.branch, 120)}, {where}")
     if view.pull_request:
         yield _fact("pull req.", one_line(view.pull_request, 200), "good")
     if view.not_delivered:
         yield _fact("delivery", f"failed: {one_line(view.not_delivered, 300)}", "bad")
+
+
+def _repository(one: RepositoryView) -> Line:
+    """One repository of several, and where its change went."""
+    name = one_line(one.folder, 60)
+    if one.commit is None:
+        return _fact("repo", f"{name}: no change", "dim")
+    if one.not_delivered:
+        return _fact("repo", f"{name}: not delivered: {one_line(one.not_delivered, 300)}", "bad")
+    if one.pull_request:
+        return _fact("repo", f"{name}: {one_line(one.pull_request, 200)}", "good")
+    if one.delivered_to:
+        return _fact(
+            "repo", f"{name}: {one_line(one.branch or '', 120)}, in {one_line(one.delivered_to, 160)}"
+        )
+    return _fact("repo", f"{name}: commit {one.commit[:12]}, kept with the run")
 
 
 def _file(file: FileChange) -> Line:
@@ -148,7 +167,12 @@ def _next(view: RunView) -> Iterator[Line]:
             yield Line(f"            cloister diff --notes {view.id}   shows {word} for later runs")
         if view.not_delivered:
             yield Line(f"            cloister pr {view.id}   tries again")
-        if view.delivered_to is None:
+        if view.repositories:
+            kept = [one for one in view.repositories if one.commit and not one.delivered_to]
+            yield from (
+                Line(f"            cloister apply {view.id} --repo PATH --only {one.folder}") for one in kept
+            )
+        elif view.delivered_to is None:
             yield Line(f"            cloister apply {view.id}")
         elif view.pull_request:
             pass

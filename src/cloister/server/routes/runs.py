@@ -107,6 +107,18 @@ class GoesOn(msgspec.Struct, frozen=True):
     id: RunId
 
 
+class OfRepository(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which repository of a run on several."""
+
+    folder: Text | None = None
+
+
+Folder = Annotated[
+    str | None,
+    QueryParameter(description="The folder of one repository, if the run has several.", max_length=100),
+]
+
+
 class Applied(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the caller put the run's change."""
 
@@ -387,8 +399,9 @@ async def get_change(
     run: Run,
     verbs: Given,
     have: Annotated[str | None, QueryParameter(description="A commit that the caller has.")] = None,
+    folder: Folder = None,
 ) -> ChangePack:
-    return await verbs.runs.change(run, have)
+    return await verbs.runs.change(run, have, folder)
 
 
 @post(
@@ -405,8 +418,10 @@ async def applied(run: Run, data: JSONBody[Applied], verbs: Given) -> None:
         RunVerbs.pull_request, "Open or update a pull request with the run's change", "openPullRequest", 200
     ),
 )
-async def open_pull_request(run: Run, verbs: Given) -> ChangeDelivered:
-    return await verbs.runs.pull_request(run)
+async def open_pull_request(
+    run: Run, verbs: Given, data: JSONBody[OfRepository | None] = None
+) -> ChangeDelivered:
+    return await verbs.runs.pull_request(run, data.folder if data else None)
 
 
 @get(

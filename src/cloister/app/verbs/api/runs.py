@@ -234,10 +234,11 @@ class RunVerbs(Protocol):
         ...
 
     @needs("operator", "GET runs/{run}/change", seconds=SLOW_SECONDS)
-    async def change(self, run: str, have: str | None = None) -> ChangePack:
+    async def change(self, run: str, have: str | None = None, folder: str | None = None) -> ChangePack:
         """The change as git objects. `have` is a commit that the caller has, e.g. the base; the pack is then smaller.
 
-        Raises `UserError` (`no_change`, `run_removed`).
+        `folder` names one repository of a run on several.
+        Raises `UserError` (`no_change`, `run_removed`, `several_repositories`, `no_such_repository`).
         """
         ...
 
@@ -247,10 +248,11 @@ class RunVerbs(Protocol):
         ...
 
     @needs("operator", "POST runs/{run}/pull-request", seconds=SLOW_SECONDS)
-    async def pull_request(self, run: str) -> ChangeDelivered:
+    async def pull_request(self, run: str, folder: str | None = None) -> ChangeDelivered:
         """Open a pull request with the change of a finished run, or update the one that is open.
 
-        Raises `UserError` (`run_not_finished`, `no_change`, `no_forge`, `denied`), `OutsideError`.
+        `folder` names one repository of a run on several. Raises `UserError` (`run_not_finished`, `no_change`,
+        `no_forge`, `denied`, `several_repositories`, `no_such_repository`), `OutsideError`.
         """
         ...
 
