@@ -17,7 +17,7 @@ from cloister.core.log import Index, round_start
 from cloister.core.requests import CALL_TOOL, FileChange, Isolation, Outcome, Usage
 from cloister.core.text import one_line
 from cloister.log.audit.entry import Checkpoint
-from cloister.runs.view import RunView, fold
+from cloister.runs.view import RepositoryView, RunView, fold
 
 NOTABLE = 10
 COMMAND_CHARS = 400
@@ -158,6 +158,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """Kinds of request, including unlisted ones."""
     seal: Checkpoint | None = None
     """The signed head of the audit at the run's end, or when the change was made."""
+    repositories: tuple[RepositoryView, ...] = ()
+    """Of a run on several repositories: each one, with its part of the result."""
 
 
 class Pending(NamedTuple):
@@ -221,6 +223,7 @@ def receipt(
         requests=tuple(requests[:HOSTS]),
         requests_count=len(requests),
         seal=seal,
+        repositories=view.repositories,
     )
 
 
@@ -396,7 +399,11 @@ def _asked(receipt: Receipt) -> Iterator[str]:
     if receipt.stopped_by is not None:
         yield f"- Stopped by {code(receipt.stopped_by, 60)}"
     branch = f" on {code(receipt.base_branch)}" if receipt.base_branch else ""
-    yield f"- Repository {code(receipt.repo)}, base {code((receipt.base_commit or 'none')[:12])}{branch}"
+    if not receipt.repositories:
+        yield f"- Repository {code(receipt.repo)}, base {code((receipt.base_commit or 'none')[:12])}{branch}"
+    for one in receipt.repositories:
+        on = f" on {code(one.base_branch)}" if one.base_branch else ""
+        yield f"- Repository {code(one.repo)} in {code(one.folder)}, base {code(one.base[:12])}{on}"
     models = ", ".join(code(model) for model in receipt.models[:SHOWN]) or "none"
     usage = receipt.usage
     yield (
@@ -434,7 +441,11 @@ def _change(receipt: Receipt) -> Iterator[str]:
         return
     where = f", delivered to {code(receipt.delivered_to)}" if receipt.delivered_to else ""
     commit = f", commit {code(receipt.commit[:12])}" if receipt.commit else ""
-    yield f"Branch {code(receipt.branch)}{commit}{where}"
+    yield f"Branch {code(receipt.branch)}{commit}{where if not receipt.repositories else ''}"
+    for one in receipt.repositories:
+        what = f"commit {code(one.commit[:12])}" if one.commit else "no change"
+        went = f", delivered to {code(one.delivered_to)}" if one.delivered_to else ""
+        yield f"- {code(one.folder)}: {what}{went}"
     yield ""
     for file in receipt.files[:FILES]:
         yield f"- {code(file.path)} +{file.added:,} −{file.removed:,} {file.status}"
