@@ -4,6 +4,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.forge.pulls.wires import Forge
 from tests.whole.e2e.forges.test_pull_request import forge as forge  # noqa: PLC0414 - a fixture
 from tests.whole.e2e.test_continue import bash, bodies, finish, script
@@ -49,8 +50,6 @@ def test_each_repository_gets_its_own_change_with_one_proof_of_all(cloister: Any
             finish("Adds."),
             'expect = "notes.txt is in none of the repositories app, lib"\n' + bash("rm notes.txt"),
             finish("Adds."),
-            'expect = "Message from"\n' + bash("echo '# sum' >> lib/ops.py"),
-            finish("A comment."),
         )
     )
     done = cloister("run", "Fix the sums", "--repo", str(app), "--repo", str(lib), "--model", model)
@@ -77,7 +76,21 @@ def test_each_repository_gets_its_own_change_with_one_proof_of_all(cloister: Any
     assert "return a + b" in cloister("why", "lib/ops.py:2").stdout
     receipt = cloister("receipt", "last").stdout
     assert str(lib) in receipt and bases[1][:12] in receipt
+    assert cloister("audit", "verify").stdout.startswith("OK")
 
+
+@pytest.mark.long
+def test_later_rounds_and_a_moved_base_go_to_the_branches_of_each_repository(cloister: Any) -> None:
+    app, lib = made(cloister, "app", APP), made(cloister, "lib", LIB)
+    model = cloister.script(
+        script(
+            bash(f"{FIX_APP}; {FIX_LIB}"),
+            finish("Adds."),
+            'expect = "Message from"\n' + bash("echo '# sum' >> lib/ops.py"),
+            finish("A comment."),
+        )
+    )
+    cloister("run", "Fix the sums", "--repo", str(app), "--repo", str(lib), "--model", model)
     cloister("say", "last", "Add a comment.")
     assert "✓ proven" in cloister("watch", "last").stdout.rsplit("round 2", 1)[1]
     assert cloister.git(lib, "log", "--format=%s", branch_of(cloister, lib)).splitlines()[:2] == [
@@ -113,7 +126,7 @@ def test_a_killed_run_goes_on_and_a_refused_delivery_keeps_no_other_back(
     model = cloister.script(
         script(
             bash("sed -i 's/a - b/a + b/' shop/calc.py; touch lib/turn"),
-            bash(f"{wait}; test -e lib/turn && {FIX_LIB}; rm lib/turn", "seconds = 600"),
+            bash(f"{wait}; test -e lib/turn && {FIX_LIB}; rm lib/turn").replace(" }]", ", seconds = 600 }]"),
             finish("Both add."),
         )
     )
