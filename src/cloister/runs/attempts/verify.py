@@ -71,6 +71,7 @@ class _Receipt(msgspec.Struct):
     commit: str
     outcome: str
     proof: _Proof
+    repositories: list[object] = []
 
 
 def claim_of(text: bytes) -> Claim:
@@ -79,6 +80,12 @@ def claim_of(text: bytes) -> Claim:
         raise UserError("bad_proof", f"The proof file is larger than {PROOF_BYTES >> 20} MiB.")
     try:
         found = msgspec.json.decode(text, type=_Receipt)
+        if found.repositories:
+            raise UserError(
+                "several_repositories",
+                f"The changes of run {one_line(found.run, 64)} are in several repositories, which only its own server has "
+                "together: `cloister verify RUN` there.",
+            )
         fields = (found.run, found.base_commit, found.commit, found.proof.checks, found.outcome)
         return msgspec.convert(dict(zip(Claim.__struct_fields__, fields, strict=True)), Claim)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
