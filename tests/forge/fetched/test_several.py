@@ -126,7 +126,7 @@ async def test_what_belongs_to_no_repository_is_refused(
     line = f"100644 {blob}\t{stray}\0".encode()
     await in_bare(bare, "update-index", "-z", "--index-info", stdin=line, env=index)
     tree = (await in_bare(bare, "write-tree", env=index)).out.decode().strip()
-    with pytest.raises(UserError, match="in none of the repositories|folder lib of a repository is gone"):
+    with pytest.raises(UserError, match=r"in none of the repositories|folder lib of a repository is gone"):
         await check_placed(bare, base.commit, tree, ("app", "lib"))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from tests.forge.pulls.wires import Forge
-from tests.whole.e2e.forges.test_pull_request import forge as forge  # noqa: PLC0414 - a fixture
+from tests.whole.e2e.forges.test_pull_request import forge as forge
 from tests.whole.e2e.test_continue import bash, bodies, finish, script
 
 APP = {
