@@ -1,6 +1,5 @@
 """Several repositories brought together into one commit, and what the rules, the settings and a hostile tree mean there."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -56,7 +55,7 @@ async def test_each_repository_is_a_folder_with_its_history(
     parents = await in_bare(bare, "rev-list", "--parents", "-1", base.commit)
     assert parents.out.decode().split()[1:] == [both[0].head, both[1].head]
     assert (await brought(both, tmp_path / "again.git")).commit == base.commit
-    assert "run.part.git" not in os.listdir(tmp_path)
+    assert not (await in_bare(tmp_path / "run.part.git", "rev-parse", "--git-dir")).ok
 
 
 def test_folders_are_plain_names_and_never_the_same() -> None:
