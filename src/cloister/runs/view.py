@@ -193,8 +193,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     if not events or not isinstance(events[0].body, RunAdmitted):
         raise Bug("A run's log starts with its admission.")
     admitted, counted = events[0].body, effective(events)
-    index = Index(counted)
-    newest = Index(counted[round_start(counted) :])
+    index, newest = Index(counted), Index(counted[round_start(counted) :])
     now = events[-1].at if now is None else now
     request, finished, attempts = admitted.request, newest.last(RunFinished), _attempts(index)
     base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from cloister.forge.asks import TEXT_CHARS, Heard, heard, mentions
 from cloister.forge.pulls.api import Spot
+from cloister.forge.pulls.asks import TEXT_CHARS, Heard, heard, mentions
 
 ISSUE = {"number": 4, "title": "Totals", "body": "It is wrong.", "updated_at": "2026-01-01T00:00:00Z"}
 REPO = {"full_name": "team/shop"}

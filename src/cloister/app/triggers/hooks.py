@@ -18,8 +18,8 @@ from cloister.app.triggers.threads import Threads, task_of
 from cloister.core.addresses import canonical_repository
 from cloister.core.errors import OutsideError, UserError
 from cloister.egress.credentials import Credential, Unreadable, Vault, token_source
-from cloister.forge.asks import Heard, heard
 from cloister.forge.hooks import event_name, genuine, repository
+from cloister.forge.pulls.asks import Heard, heard
 from cloister.forge.pulls.hosted import ForgePlace
 from cloister.log.sqlite.inbox import Delivery, Inbox, Task
 from cloister.runs.follow_up import Follower

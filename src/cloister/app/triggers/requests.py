@@ -16,9 +16,9 @@ from cloister.app.triggers.entries import (
 )
 from cloister.app.verbs.records import RunWish
 from cloister.core.text import one_line
-from cloister.forge.asks import Heard, mentions
 from cloister.forge.hooks import look_up
 from cloister.forge.pulls.api import Spot
+from cloister.forge.pulls.asks import Heard, mentions
 from cloister.forge.pulls.marks import looks_marked
 from cloister.log.sqlite.inbox import Delivery, Task
 
