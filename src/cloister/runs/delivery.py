@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import anyio
 import msgspec
@@ -447,8 +447,7 @@ class Collector:
     async def _remove(self, row: RunRow) -> bool:
         async def state() -> State:
             # A message may have continued the run meanwhile, and a fork of it may have begun.
-            if any(origin.run == row.id for origin in await self._origins()):
-                raise UserError("run_forked", f"An unfinished fork continues run {row.id}.")
+            await check_not_forked(self.backbone, row.id)
             return (await self.backbone.row(row.id)).state
 
         try:
@@ -470,13 +469,8 @@ class Collector:
             found.append(Removal("snapshot", one.id, one.created_at, one.name or ""))
         return found
 
-    async def _rows(self) -> AsyncIterator[RunRow]:
-        """Every run, newest first."""
-        before: RunId | None = None
-        while page := await self.backbone.runs(_PAGE, before=before, told=False):
-            for row in page:
-                yield row
-            before = page[-1].id
+    def _rows(self) -> AsyncIterator[RunRow]:
+        return _every_row(lambda before: self.backbone.runs(_PAGE, before=before, told=False))
 
     async def _of_run(self, row: RunRow, *, dry: bool) -> bool:
         lost: set[str] = set()
@@ -509,14 +503,50 @@ class Collector:
 
     async def _origins(self) -> list[ForkedFrom]:
         """What unfinished forks continue."""
-        found: list[ForkedFrom] = []
-        async for row in self._rows():
-            if row.state == "finished":
-                continue
-            admitted = (await self.backbone.read(row.id, limit=1))[0].body
-            if isinstance(admitted, RunAdmitted) and admitted.request.forked_from is not None:
-                found.append(admitted.request.forked_from)
-        return found
+        return [origin for _, origin in await unfinished_forks(self._rows(), self.backbone)]
+
+
+async def _every_row(
+    page_before: Callable[[RunId | None], Awaitable[tuple[RunRow, ...]]],
+) -> AsyncIterator[RunRow]:
+    """Every run, newest first."""
+    before: RunId | None = None
+    while page := await page_before(before):
+        for row in page:
+            yield row
+        before = page[-1].id
+
+
+class _Log(Protocol):
+    async def runs(self, limit: int, *, before: RunId | None = None) -> tuple[RunRow, ...]: ...
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
+
+
+class _Reader(Protocol):
+    async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
+
+
+async def unfinished_forks(rows: AsyncIterator[RunRow], log: _Reader) -> list[tuple[RunId, ForkedFrom]]:
+    """The forks that have not ended, and the save point that each continues."""
+    found: list[tuple[RunId, ForkedFrom]] = []
+    async for row in rows:
+        if row.state == "finished":
+            continue
+        admitted = (await log.read(row.id, limit=1))[0].body
+        if isinstance(admitted, RunAdmitted) and admitted.request.forked_from is not None:
+            found.append((row.id, admitted.request.forked_from))
+    return found
+
+
+async def check_not_forked(log: _Log, run: RunId) -> None:
+    """Raises `UserError` (`run_forked`) if a fork of the run that has not ended may need its files."""
+    forks = await unfinished_forks(_every_row(lambda before: log.runs(_PAGE, before=before)), log)
+    fork = next((fork for fork, origin in forks if origin.run == run), None)
+    if fork is not None:
+        raise UserError(
+            "run_forked",
+            f"The fork {fork} continues run {run} and has not ended: wait for it, or stop it (`cloister stop {fork}`).",
+        )
 
 
 def result_commits(events: Sequence[Event]) -> frozenset[str]:

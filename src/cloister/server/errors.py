@@ -36,6 +36,7 @@ _CONFLICT = {
     "no_change",
     "run_finished",
     "run_not_finished",
+    "run_forked",
     "run_not_paused",
     "run_paused",
     "run_removed",

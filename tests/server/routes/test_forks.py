@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.server.conftest import Served
 
-from cloister.core.attempts import AttemptWish
+from cloister.core.attempts import AttemptWish, ForkedFrom
 from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
     AttemptEnded,
@@ -149,6 +149,15 @@ async def test_a_removed_run_keeps_only_its_log(served: Served, tmp_path: Path) 
     assert (refused.status_code, refused.json()["code"]) == (409, "run_not_finished")
     fence, point = await forked_run(served, tmp_path, finished=True)
     before = (await served.client.get(f"/v1/runs/{fence.run}/events")).json()
+    new = NewRun("more", str(tmp_path / "repo"), forked_from=ForkedFrom(fence.run, point))
+    fork, _ = await served.app.backbone.admit(new, "somebody")
+    needed = await served.client.delete(f"/v1/runs/{fence.run}")
+    assert (needed.status_code, needed.json()["code"]) == (409, "run_forked")
+    assert fork in needed.json()["message"]
+    assert bare_repository(served.app.settings.data_dir, fence.run).exists()
+    owned = await served.app.backbone.claim(served.app.owner, fork)
+    assert owned is not None
+    await served.app.backbone.append(owned, (RunFinished("stopped", "Stopped."),))
     for _ in range(2):
         assert (await served.client.delete(f"/v1/runs/{fence.run}")).json()["who"] == "tester"
     assert not bare_repository(served.app.settings.data_dir, fence.run).exists()

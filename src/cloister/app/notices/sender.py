@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import anyio
 import msgspec
 from anyio import to_thread
+from anyio.abc import TaskGroup
 
 from cloister.app.notices.text import KINDS, mail, notice_of, post
 from cloister.app.settings import MailEntry, Settings
@@ -55,18 +56,21 @@ class Sender:
     first_seconds: float = FIRST_SECONDS
     look_seconds: float = LOOK_SECONDS
     now: Callable[[], float] = field(default=time.time)
+    _busy: set[str] = field(default_factory=set[str])
+    """Targets of which one delivery is under way: each waits for itself only."""
 
     async def run(self) -> None:
         """Send while the server lives. Never returns."""
-        while True:
-            try:
-                busy = await self.collect()
-                busy = await self.send_due() or busy
-            except Exception as error:  # also the group of `send_due`; the server must outlive its notices
-                logger.warning("notices are not sent now: %s", error)
-                busy = False
-            if not busy:
-                await anyio.sleep(self.look_seconds)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    more = await self.collect()
+                    await self._start_due(tasks)
+                except Exception as error:  # the server must outlive its notices
+                    logger.warning("notices are not sent now: %s", error)
+                    more = False
+                if not more:
+                    await anyio.sleep(self.look_seconds)
 
     async def collect(self) -> bool:
         """Store deliveries for new events of the log; true if there is more to read."""
@@ -89,17 +93,24 @@ class Sender:
         await self.outbox.put(new, end)
         return len(events) == PAGE
 
-    async def send_due(self) -> bool:
-        """Try the first due delivery of each target; true if there was any."""
-        due = await self.outbox.due(self.now())
-        if not due:
-            return False
-        targets = {one.name: one for one in await self.outbox.targets()}
-        async with anyio.create_task_group() as tasks:
-            for one in due:
-                if one.target in targets:
-                    tasks.start_soon(self._try, targets[one.target], one)
-        return True
+    async def _start_due(self, tasks: TaskGroup) -> None:
+        """Send the due deliveries of each target that is not busy, in their order."""
+        due = [one for one in await self.outbox.due(self.now()) if one.target not in self._busy]
+        targets = {one.name: one for one in await self.outbox.targets()} if due else {}
+        for one in due:
+            if one.target in targets:
+                self._busy.add(one.target)
+                tasks.start_soon(self._send_to, targets[one.target])
+
+    async def _send_to(self, target: Target) -> None:
+        """Send what is due to one target, one after the other. Nothing that fails here ends another."""
+        try:
+            while due := [one for one in await self.outbox.due(self.now()) if one.target == target.name]:
+                await self._try(target, due[0])
+        except Exception as error:
+            logger.warning("notices for %s are not sent now: %s", target.name, error)
+        finally:
+            self._busy.discard(target.name)
 
     async def _try(self, target: Target, delivery: Delivery) -> None:
         try:

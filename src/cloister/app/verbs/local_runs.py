@@ -362,11 +362,12 @@ class LocalRuns(Group):
 
     async def remove(self, run: str) -> Removed:
 
-        from cloister.runs.delivery import remove_files
+        from cloister.runs.delivery import check_not_forked, remove_files
 
         row, started = await self.row(run), time.time()
 
         async def state() -> State:
+            await check_not_forked(self._log, row.id)
             return (await self._log.row(row.id, told=False)).state
 
         removed = await remove_files(self._parts.repositories, row.id, state, self.caller.name)

@@ -204,7 +204,7 @@ class RunVerbs(Protocol):
 
     @needs("admin", "DELETE runs/{run}", seconds=SLOW_SECONDS)
     async def remove(self, run: str) -> Removed:
-        """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`)."""
+        """Delete a finished run's files; its log stays. Raises `UserError` (`run_not_finished`, `run_forked`)."""
         ...
 
     @needs("admin", "POST gc", seconds=SLOW_SECONDS)
