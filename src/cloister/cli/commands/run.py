@@ -194,14 +194,8 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
 
     options = RunOptions(
         *(prompt, (repo or [""])[0], ref, tuple(check or ()), model, n, tier, steps, tokens, seconds),
+        *(tuple(allow_host or ()), template, kind, tuple(attempt or ()), first_green, search, dollars),
         also=tuple((repo or ())[1:]),
-        template=template,
-        allow_hosts=tuple(allow_host or ()),
-        attempts=tuple(attempt or ()),
-        first_green=first_green,
-        search=search,
-        kind=kind,
-        dollars=dollars,
         rules=tuple(rule or ()),
         must_pass=tuple(must_pass or ()),
         allow_test_changes=tuple(allow_test_changes or ()),
