@@ -186,6 +186,7 @@ _WRITES_FILE: dict[str, str] = {
     "vitest": f"--reporter=default --reporter=json --outputFile.json={_TO}",
     "mocha": f"--reporter json -O output={_TO}",
     "phpunit": f"--log-junit {_TO}",
+    "rspec": f"--format progress --format json --out {_TO}",
     "rake test": "TESTOPTS=-v",
     "ctest": "--output-on-failure",
 }

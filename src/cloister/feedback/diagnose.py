@@ -45,7 +45,7 @@ from cloister.feedback.parsers.test_runners.javascript import (
 )
 from cloister.feedback.parsers.test_runners.junit import junit
 from cloister.feedback.parsers.test_runners.python import pytest_text, unittest_text, with_other_sessions
-from cloister.feedback.parsers.test_runners.ruby import minitest_text
+from cloister.feedback.parsers.test_runners.ruby import minitest_text, rspec_json
 from cloister.feedback.parsers.test_runners.rust import cargo_text
 from cloister.feedback.parsers.test_runners.tap import tap
 
@@ -54,6 +54,7 @@ _TESTS: tuple[Parser, ...] = (
     jest_json,
     mocha_json,
     ctrf,
+    rspec_json,
     go_json,
     tap,
     node_spec,

@@ -1,12 +1,15 @@
-"""Tests of Ruby, as text: minitest and test-unit."""
+"""Tests of Ruby: minitest and test-unit as text, RSpec as JSON."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
+
+import msgspec
 
 from cloister.core.diagnosis import TestResult, TestStatus
 from cloister.feedback.api import CheckOutput, Found, marked
 from cloister.feedback.parsers import plain
+from cloister.feedback.parsers.json import document
 
 _VERDICT = re.compile(r"^([A-Z][\w:]{0,200}#\S{1,200}) = [\d.]{1,12} s = ([.FES])$")
 _STATUS: dict[str, TestStatus] = {".": "passed", "F": "failed", "E": "error", "S": "skipped"}
@@ -99,3 +102,35 @@ def _unit_stories(text: Sequence[str]) -> dict[str, TestResult]:
                 plain.message("\n".join(said)),
             )
     return found
+
+
+class _Raised(msgspec.Struct, frozen=True):
+    message: str = ""
+
+
+class _Example(msgspec.Struct, frozen=True):
+    name: str = msgspec.field(name="full_description")
+    status: str
+    file: str = msgspec.field(name="file_path", default="")
+    line: int | None = msgspec.field(name="line_number", default=None)
+    exception: _Raised | None = None
+
+
+class _Report(msgspec.Struct, frozen=True):
+    examples: list[_Example]
+
+
+_RSPEC: dict[str, TestStatus] = {"passed": "passed", "failed": "failed", "pending": "skipped"}
+
+
+@document(b'"full_description"', _Report)
+def rspec_json(report: _Report) -> Iterator[TestResult]:
+    """What `--format json` writes."""
+    return (_example(one) for one in report.examples if one.status in _RSPEC)
+
+
+def _example(one: _Example) -> TestResult:
+    file = plain.path(one.file.removeprefix("./")) if one.file else None
+    said = one.exception.message if one.exception else ""
+    name = plain.name(f"{file}::{one.name}" if file else one.name)
+    return TestResult(name, _RSPEC[one.status], file, one.line, plain.message(said) if said else None)
