@@ -5,6 +5,7 @@ import pytest
 from cloister.environment.installers import (
     Install,
     Refusal,
+    changed_set_up,
     clients,
     explain,
     explain_to_model,
@@ -67,3 +68,9 @@ def test_the_model_learns_that_what_it_installed_is_not_in_the_proof() -> None:
         ["pip install -e ."]
     )
     assert clients("cd a && yarn install && go test ./...") == ("yarn", "go")
+
+
+def test_a_change_of_what_set_up_reads_is_named_for_the_model() -> None:
+    told = changed_set_up(["src/app.py", "requirements.txt", "web/package.json"])
+    assert "requirements.txt, web/package.json" in told and "`finish` proves the change" in told
+    assert changed_set_up(["src/app.py", "README.md"]) == ""

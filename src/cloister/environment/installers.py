@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cloister.core.text import one_line
+from cloister.environment.listing import wanted
 
 SETS = {
     **dict.fromkeys(("pip", "pip3", "uv", "pipx", "poetry", "pdm", "pipenv", "hatch", "tox", "nox"), "pypi"),
@@ -154,6 +155,20 @@ def explain_to_model(line: str, refused: Iterable[Refusal]) -> str:
     return (
         f"{told} Only a person can do that. Unless set-up is off, the proof has what the manifest or the lock file names: "
         "add the package there and call finish; red checks here do not refuse such a change."
+    )
+
+
+def changed_set_up(files: Iterable[str]) -> str:
+    """What a change of files that set-up reads means for the checks of the attempt; empty if there is none."""
+    names = wanted(files)
+    if not names:
+        return ""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    shown = one_line(", ".join(names[:3]), 200)
+    return (
+        f"The change touches {shown}{more}, which set-up reads. This sandbox still has the packages of the base. "
+        "Unless set-up is off, `finish` proves the change in an environment that is made from it, so checks that are red here "
+        "for a missing package do not refuse it."
     )
 
 

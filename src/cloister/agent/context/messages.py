@@ -451,11 +451,12 @@ class Context:
         room = min(_CHECKS_TOKENS, self._window.one)
         red = body.comparison.red
         state = "green" if body.comparison.green else f"{red} failed"
+        told = "\n".join(filter(None, (body.note, tell(body.comparison, body.diagnoses))))
         self._put(
             _Item(
                 seq,
                 room if red else 60,
-                write=lambda: bounded(tell(body.comparison, body.diagnoses), room * BYTES_PER_TOKEN),
+                write=lambda: bounded(told, room * BYTES_PER_TOKEN),
                 reference=lambda: (
                     f"[elided: check results after step {body.step} ({state}); "
                     f'recall it with recall(id="e{seq}")]'

@@ -15,6 +15,7 @@ import anyio
 from cloister.agent.evidence.baseline import Baseline, BaselineLog, Proof
 from cloister.agent.evidence.permission import Permission
 from cloister.agent.evidence.run_checks import Earlier, Since, run_affected
+from cloister.agent.evidence.worktree import changed_since_base
 from cloister.core.computer import Computer, Stream
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.errors import UserError
@@ -34,7 +35,7 @@ from cloister.core.events import (
 )
 from cloister.core.log import Journal, effective
 from cloister.core.text import decode
-from cloister.environment.installers import only_here
+from cloister.environment.installers import changed_set_up, only_here
 from cloister.feedback.affected import WORTH_SECONDS
 from cloister.feedback.compare import compare
 from cloister.feedback.goals import Goals
@@ -303,7 +304,11 @@ class Evidence:
         found = await run_affected(self.computer, self.checks, since, name, self._show)
         found = permitted(found, self.allowed)
         comparison = permit(compare(self.baseline, found, self.goals), self.baseline, self.allowed)
-        await self.journal.append(ChecksRan(self.attempt, step, found, comparison))
+        note = ""
+        if not comparison.green and self.elsewhere is not None:
+            changes = await changed_since_base(self.computer)
+            note = changed_set_up((*changes.changed, *changes.new)) if changes else ""
+        await self.journal.append(ChecksRan(self.attempt, step, found, comparison, note))
         self.comparison, self._report, self._known = comparison, found, found
 
     async def end_turn(self, step: int, *bodies: AnyBody) -> None:

@@ -85,6 +85,8 @@ class ChecksRan(EventBody, frozen=True):
     step: int
     diagnoses: tuple[Diagnosis, ...]
     comparison: Comparison
+    note: str = ""
+    """What the results leave open: the change names packages that only its proof has."""
 
 
 class ProofTaken(EventBody, frozen=True):

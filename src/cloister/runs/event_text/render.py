@@ -401,6 +401,8 @@ class Renderer:
         yield Line(f"{self._mark(body.attempt)}{line.text}{where}", line.style)
         if not body.comparison.green:
             yield from facts.red_names(body.comparison, self._width)
+        if isinstance(body, e.ChecksRan) and body.note:
+            yield Line("· set-up reads files of the change: its proof has an environment of its own", "dim")
 
     def _announce(self, attempt: int, call: str) -> Iterator[Piece]:
         known = self._calls.get((attempt, call))

@@ -216,7 +216,8 @@ def test_a_package_that_the_change_names_is_there_in_its_proof(cloister: Any, ne
     use = '{ tool = "edit", path = "app.py", old = "import inflection", new = "import attr\\nimport inflection" }'
     fix = '{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }'
     name = '{ tool = "write", path = "requirements.txt", content = "attrs\\ninflection\\n" }'
-    script = cloister.script(f'[[reply]]\nsay = "I use a package."\ncalls = [{use}, {fix}, {name}]\n{DONE}')
+    finish = DONE.replace("[[reply]]\n", '[[reply]]\nexpect = "requirements.txt, which set-up reads"\n')
+    script = cloister.script(f'[[reply]]\nsay = "I use a package."\ncalls = [{use}, {fix}, {name}]\n{finish}')
     done = cloister("run", PROMPT, "--repo", str(needing), "--model", script, seconds=900)
     assert "✓ proven" in done.stdout
     assert bodies(cloister, "FinishRefused") == []
