@@ -281,6 +281,8 @@ class Row(NamedTuple):
     why: str
     again: float | None = None
     """Seconds from the command to the first reply of the model."""
+    first: float | None = None
+    """The same for the run before it, which made the environment."""
 
 
 def source(at: Path, name: str) -> Path | None:
@@ -324,7 +326,16 @@ def run(case: Case, origin: Path, at: Path, data: Path, *, again: bool) -> Row:
     except (LookupError, subprocess.SubprocessError) as error:
         return Row(case.name, case.kind, "", "", "", "not tried", str(error))
     row = one_run(case, repo, at, data)
-    return one_run(case, repo, at, data)._replace(built=row.built) if again else row
+    if not again:
+        return row
+    subprocess.run([*GIT, "branch", "-q", "-D", *branches(repo)], cwd=repo, check=False)
+    return one_run(case, repo, at, data)._replace(built=row.built, first=row.again)
+
+
+def branches(repo: Path) -> list[str]:
+    """The branches that runs delivered."""
+    argv = [*GIT, "for-each-ref", "--format=%(refname:short)", "refs/heads/cloister"]
+    return subprocess.run(argv, cwd=repo, capture_output=True, text=True, check=True).stdout.split()
 
 
 def one_run(case: Case, repo: Path, at: Path, data: Path) -> Row:
@@ -401,7 +412,8 @@ def main() -> None:
             )
             if row.again is not None and (chosen.again or row.built == "reused"):
                 print(
-                    f"{'':24} environment reused: first reply of the model after {row.again:.1f} s",
+                    f"{'':24} environment reused: first reply of the model after {row.again:.1f} s"
+                    + ("" if row.first is None else f", in the run before after {row.first:.1f} s"),
                     flush=True,
                 )
             if row.why:
