@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.model.provider_server import open_model_server
 from tests.model.wires import json_answer
@@ -9,13 +10,23 @@ from tests.model.wires import json_answer
 from cloister.core.attempts import AttemptWish
 from cloister.core.errors import UserError
 from cloister.core.model_config import ModelRoutes
-from cloister.core.requests import Budget, NewRun, Quota, RunRule
+from cloister.core.requests import Budget, FurtherRepository, NewRun, Quota, RunRule
+from cloister.forge import Forges
 from cloister.forge.plain_git import PlainGit
 from cloister.model.names import Access
 from cloister.model.roles import Job, open_models
 from cloister.policy.api import ConnectAction, Layer, Rule, ToolAction
 from cloister.policy.decide import decide
-from cloister.runs.run_rules import AllowedModels, Governed, RuleFiles, check_allowed, govern, run_layer
+from cloister.runs.run_rules import (
+    AllowedModels,
+    Governed,
+    RuleFiles,
+    check_allowed,
+    check_role,
+    govern,
+    parts_of,
+    run_layer,
+)
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +142,45 @@ async def test_a_repository_cannot_open_the_network_for_itself(place: Place) -> 
     place.organisation.write_text("")
     governed = await place.govern()
     assert decide((*governed.policy, run_layer(request)), evil).effect == "deny"
+
+
+OPENS = '[[rule]]\naction = "connect:*.evil.test"\neffect = "allow"\n'
+EVIL = ConnectAction("www.evil.test", 443)
+
+
+async def governed_two(place: Place, first: str, second: str) -> Governed:
+    """The rules of a run on two repositories with these policies."""
+    other = SampleRepo(place.root / "other")
+    for repo, text in ((place.repo, first), (other, second)):
+        repo.write(".cloister/policy.toml", text)
+        repo.commit()
+    request = NewRun("p", str(place.repo.path), also=(FurtherRepository(str(other.path)),))
+    bare = place.root / "two.git"
+    base = await Forges().bring_all(request.repositories, bare)
+    return await govern(place.files, request, Quota(), bare, base.commit)
+
+
+async def test_one_repository_of_several_cannot_give_another_the_right_to_open_hosts(place: Place) -> None:
+    gives = 'delegate = ["connect:*.evil.test"]\n'
+    assert decide((await governed_two(place, gives, OPENS)).policy, EVIL).effect == "deny"
+
+
+async def test_what_a_project_opens_is_open_only_if_all_repositories_of_a_run_are_of_it(
+    place: Place,
+) -> None:
+    denies = '[[rule]]\naction = "bash:rm *"\neffect = "deny"\n'
+    place.project(f"{place.repo.path}", 'delegate = ["connect:*.evil.test"]\n' + OPENS + denies)
+    two = await governed_two(place, "", OPENS)
+    assert decide(two.policy, EVIL).effect == "deny"
+    assert decide(two.policy, ToolAction("bash", "rm x")).effect == "deny", "what it forbids holds for all"
+    place.project(f"{place.root}/*", OPENS)
+    assert decide(place.files.above(str(place.repo.path)), EVIL).effect == "allow"
+    both = parts_of(two.request)
+    assert decide(place.files.above(str(place.repo.path), both), EVIL).effect == "allow"
+    with pytest.raises(UserError, match="Only an admin may open hosts"):
+        alone = RuleFiles(place.organisation, False, HOST, tuple(place.projects[:1]))
+        request = msgspec.structs.replace(two.request, allow_hosts=("evil.test",))
+        check_role(alone.above(str(place.repo.path), both), request, "operator")
 
 
 async def test_run_gets_no_more_than_any_layer_allows_and_records_why(place: Place) -> None:

@@ -379,17 +379,21 @@ class Decider:
         layer = self._policy[at]
         if not layer.may_widen:
             return None
-        given = [patterns for above, patterns in self._delegated.items() if above < at]
-        if layer.needs_delegation and not given:
+        given = {above: patterns for above, patterns in self._delegated.items() if above < at}
+        if layer.needs_delegation and not any(map(self._gives, given)):
             return None
         exact, partly = match.exact, match.partly
-        for patterns in given:
+        for patterns in given.values():
             found = patterns.find(probe)
             if not found:
                 return None
             exact = exact and any(one.exact for one in found)
             partly = partly or all(one.partly for one in found)
         return Match(match.found, partly, exact)
+
+    def _gives(self, at: int) -> bool:
+        """True if a layer has rights of its own to delegate: a repository's has not, so it cannot give another any."""
+        return self._policy[at].may_widen and not self._policy[at].needs_delegation
 
     def _ask(self, asking: Sequence[LayerPattern], probe: Probe, rule: str) -> Decision:
         approver: Approver = "operator"

@@ -112,7 +112,9 @@ class RuleFiles:
                 if any(text_matches(canonical_glob(glob), name) for name in names)
             ]
             if within:
-                layers.append(placed(_read("project", path), within, also_root=not parts))
+                own = placed(_read("project", path), within, also_root=not parts)
+                # SAFETY: the repositories share one sandbox, so what a project opens would be open to the others.
+                layers.append(own if len(within) == len(places) else _narrowing(own))
         return tuple(layers)
 
 
@@ -175,6 +177,11 @@ def placed(rules: Layer, within: Sequence[str], *, also_root: bool = True) -> La
         high_impact=spread(rules.high_impact),
         approve=None if rules.approve is None else spread(rules.approve),
     )
+
+
+def _narrowing(rules: Layer) -> Layer:
+    """The layer without what it opens or delegates."""
+    return msgspec.structs.replace(rules, may_widen=False, delegate=None)
 
 
 def _path_of(action: str) -> tuple[str, str] | None:
