@@ -179,14 +179,15 @@ async def test_files_that_are_no_declarations_are_named_and_the_others_work(tmp_
     bench.base = with_link(tmp_path / "repo", f"{folder}/link.toml", bench.bare)
     settings = {"twice": DeclaredTool("Good.", ("true",))}
     async with open_tools((DeclaredTools(settings, "config.toml"),), place_of(bench)) as tools:
-        assert list(tools.added) == ["good"]
-    at, none_used = f"@{bench.base[:12]}", "none of them is used; rename one."
+        assert list(tools.added) == ["twice", "good"]
+        assert tools["twice"].source == "config.toml [tool.twice]", "a repository takes no tool away"
+    at = f"@{bench.base[:12]}"
     assert problems(bench) == (
         f"{folder}/large.toml is larger than 65,536 bytes.",
         f"{folder}/link.toml is a symbolic link, which is not followed.",
         f"{folder}/no toml.toml{at}: it is not valid TOML (Invalid statement (at line 1, column 1)).",
         f"{folder}/wrong.toml{at}: At $: unknown field 'comand'; did you mean 'command'?",
-        f"Two tools have the name 'twice', in config.toml [tool.twice] and {folder}/twice.toml{at}: {none_used}",
+        f"The tool 'twice' of {folder}/twice.toml{at} is not used: config.toml [tool.twice] has this name; rename one.",
         f"The tool 'bash' of {folder}/bash.toml{at} has the name of a built-in tool: rename it.",
     )
 

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -198,6 +199,7 @@ async def test_names_that_are_not_their_own_and_broken_sources_are_reported(benc
         ([], "the schema must be an object"),
         ({"type": "string"}, 'the schema of the arguments must have the type "object"'),
         ({"properties": {"n": {"type": "int"}}}, "arguments.n: 'int' is no type"),
+        ({"properties": {"n": {"type": [["string"]]}}}, "arguments.n: \"['string']\" is no type"),
         ({"properties": {"n": {"anyOf": []}}}, "arguments.n: the keyword 'anyOf' is unknown"),
         ({"properties": {"n": 3}}, "arguments.n: a schema is an object"),
         ({"required": "n"}, "arguments: the keyword 'required' is unknown, or its value is wrong"),
@@ -234,3 +236,17 @@ def test_wrong_arguments_are_named(value: object, problem: str | None) -> None:
     }
     assert schema_problem(schema) is None
     assert arguments_problem(schema, value) == problem
+
+
+NONSENSE: list[dict[str, Any]] = [
+    {"properties": {"n": {"type": 5}}},
+    {"properties": {"n": {"type": [["string"]]}}},
+    {"properties": {"n": {"type": {"a": 1}}}},
+    {"required": [{}, ["n"], 3]},
+    {"properties": [], "required": {"n": 1}, "additionalProperties": 1},
+]
+
+
+@pytest.mark.parametrize("schema", NONSENSE)
+def test_what_makes_no_sense_in_the_schema_of_a_server_is_ignored(schema: dict[str, Any]) -> None:
+    assert arguments_problem(schema, {"n": 1}) is None

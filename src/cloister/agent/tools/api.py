@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -16,6 +16,9 @@ from cloister.model.api import ToolSpec
 
 Show = Callable[[Stream, bytes], None]
 """Streams output to watchers as it arrives."""
+
+ToolLayer = Literal["organisation", "repository"]
+"""Who declared a tool."""
 
 Args = TypeVar("Args", bound="msgspec.Struct | Arguments")
 Arguments = dict[str, object]
@@ -57,6 +60,8 @@ class Tool(Generic[Args]):
     """What holds where no rule speaks about an added tool; None: nothing is allowed."""
     source: str = "built-in"
     """Where it was declared, for people."""
+    layer: ToolLayer = "organisation"
+    """Of two tools with one name, a repository's gives way."""
     digest: str = ""
     """A hash of its declaration."""
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
 
@@ -20,6 +20,7 @@ from cloister.agent.tools.api import (
     Observation,
     Show,
     Tool,
+    ToolLayer,
     arguments_text,
     observe,
 )
@@ -44,15 +45,13 @@ _VARIABLE_BYTES = 16_384
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]")
 
-Layer = Literal["organisation", "repository"]
-
 
 @dataclass(frozen=True, slots=True)
 class Declared:
     """One declaration that can be used."""
 
     name: str
-    layer: Layer
+    layer: ToolLayer
     source: str
     """The file, for people."""
     entry: DeclaredTool
@@ -78,11 +77,12 @@ class Declared:
             origin="server" if untrusted else "tool",
             grant=entry.grant or (None if on_host else "allow"),
             source=self.source,
+            layer=self.layer,
             digest=self.digest,
         )
 
 
-def declared(name: str, entry: DeclaredTool, layer: Layer, source: str) -> Declared:
+def declared(name: str, entry: DeclaredTool, layer: ToolLayer, source: str) -> Declared:
     """Check a declaration. Raises `UserError` (`bad_tool`) that names its source and what is wrong."""
     check_name(name, source)
     schema: dict[str, object] = dict(entry.arguments)

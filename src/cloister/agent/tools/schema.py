@@ -90,7 +90,7 @@ def _wrong_keyword(key: str, value: object, where: str, depth: int) -> str | Non
 
 def _wrong_type(value: str | list[object], where: str) -> str | None:
     for name in [value] if isinstance(value, str) else value:
-        if name not in _TYPES:
+        if not isinstance(name, str) or name not in _TYPES:
             return f"{where}: {one_line(str(name), 40)!r} is no type; use {', '.join(_TYPES)}"
     return None
 
@@ -118,8 +118,12 @@ def arguments_problem(schema: object, value: object, where: str = "") -> str | N
         return None
     table, named = cast("Table", schema), where or "the arguments"
     kinds = table.get("type", "object" if "properties" in table else None)
-    allowed = [kinds] if isinstance(kinds, str) else cast("list[str]", kinds or [])
-    if allowed and not any(_TYPES[kind](value) for kind in allowed if kind in _TYPES):
+    # SAFETY: schemas of servers are checked nowhere before.
+    listed = (
+        [kinds] if isinstance(kinds, str) else cast("list[object]", kinds if isinstance(kinds, list) else [])
+    )
+    allowed = [kind for kind in listed if isinstance(kind, str) and kind in _TYPES]
+    if allowed and not any(_TYPES[kind](value) for kind in allowed):
         return f"{named} must be of the type {' or '.join(allowed)}"
     choices = table.get("enum")
     if isinstance(choices, list) and value not in cast("list[object]", choices):
@@ -159,8 +163,8 @@ def _object_problem(table: Table, value: Table, where: str) -> str | None:
     known: Table = cast("Table", properties) if isinstance(properties, dict) else {}
     required = table.get("required")
     for name in cast("list[object]", required) if isinstance(required, list) else ():
-        if name not in value:
-            return f"{where}.{name} is missing".lstrip(".")
+        if isinstance(name, str) and name not in value:
+            return f"{where}.{one_line(name, 60)} is missing".lstrip(".")
     for name, one in value.items():
         inner = f"{where}.{one_line(name, 60)}".lstrip(".")
         if name not in known and table.get("additionalProperties") is False:

@@ -185,7 +185,7 @@ Raises `SandboxLost`; any other `CloisterError` while it opens means that the at
 
 @asynccontextmanager
 async def open_tools(sources: Sequence[ToolSource], place: ToolPlace) -> AsyncGenerator[ToolSet]:
-    """The tools of an attempt, recorded in its log. Of two tools with one name, none is offered."""
+    """The tools of an attempt, recorded in its log. Of two tools with one name, none is offered, or the organisation's."""
     tools: list[AnyTool] = []
     problems: list[str] = []
     async with AsyncExitStack() as stack:
@@ -209,18 +209,22 @@ async def open_tools(sources: Sequence[ToolSource], place: ToolPlace) -> AsyncGe
 
 
 def distinct(tools: Sequence[AnyTool]) -> tuple[list[AnyTool], list[str]]:
-    """The tools whose names are their own, and one sentence for each other name."""
+    """The tools whose names are their own, and one sentence for each that is not used.
+
+    SAFETY: a repository cannot take a tool of the organisation away by declaring one of its name.
+    """
     by_name: dict[str, list[AnyTool]] = {}
     for tool in tools:
         by_name.setdefault(tool.name, []).append(tool)
     problems: list[str] = []
     usable: list[AnyTool] = []
     for name, same in by_name.items():
+        first = [tool for tool in same if tool.layer == "organisation"] or same
         if name in TOOLS or name in (FIND_TOOL, CALL_TOOL):
             problems.append(
                 f"The tool {name!r} of {same[0].source} has the name of a built-in tool: rename it."
             )
-        elif len(same) > 1:
+        elif len(first) > 1:
             where = " and ".join(tool.source for tool in same[:3])
             problems.append(
                 f"Two tools have the name {name!r}, in {where}: none of them is used; rename one."
@@ -228,7 +232,12 @@ def distinct(tools: Sequence[AnyTool]) -> tuple[list[AnyTool], list[str]]:
         elif len(usable) >= MOST_TOOLS:
             problems.append(f"The tool {name!r} is left out: a run has at most {MOST_TOOLS} added tools.")
         else:
-            usable += same
+            usable += first
+            problems += [
+                f"The tool {name!r} of {tool.source} is not used: {first[0].source} has this name; rename one."
+                for tool in same
+                if tool is not first[0]
+            ]
     return usable, problems
 
 

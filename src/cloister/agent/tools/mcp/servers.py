@@ -2,17 +2,17 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import anyio
 import msgspec
 from anyio import to_thread
 
-from cloister.agent.tools.api import AnyTool
+from cloister.agent.tools.api import AnyTool, ToolLayer
 from cloister.agent.tools.toolset import Offer, ToolPlace
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import HostError, UserError, describe
@@ -32,14 +32,13 @@ _NAME_CHARS = 32
 
 OpenWay = Callable[[ToolPlace, str], Awaitable["Way"]]
 """Opens the way out for the client of one server, by its name."""
-Layer = Literal["organisation", "repository"]
 
 
 class Declared(NamedTuple):
     """One server that can be used."""
 
     name: str
-    layer: Layer
+    layer: ToolLayer
     source: str
     entry: McpServer
 
@@ -50,7 +49,7 @@ class Declared(NamedTuple):
         return self.entry.grant or ("allow" if inside else None)
 
 
-def declared(name: str, entry: McpServer, layer: Layer, source: str) -> Declared:
+def declared(name: str, entry: McpServer, layer: ToolLayer, source: str) -> Declared:
     """Check a declaration. Raises `UserError` (`bad_tool`) that says what is wrong."""
     plain = name.replace("-", "").replace("_", "")
     if not (plain.isascii() and plain.isalnum()) or len(name) > _NAME_CHARS:
@@ -124,7 +123,7 @@ class _McpJson(msgspec.Struct, frozen=True, rename={"servers": "mcpServers"}):
     servers: dict[str, _McpJsonServer] = {}
 
 
-def _all(entries: Mapping[str, McpServer], layer: Layer, source: str) -> tuple[list[Declared], list[str]]:
+def _all(entries: Mapping[str, McpServer], layer: ToolLayer, source: str) -> tuple[list[Declared], list[str]]:
     found: list[Declared] = []
     problems: list[str] = []
     for name, entry in entries.items():
@@ -224,7 +223,7 @@ class _Opening:
         except HostError as error:
             self.problems.append(f"{source}: {error.message}{self._denied(one)}")
         else:
-            self._found[one.name] = tools
+            self._found[one.name] = [replace(tool, layer=one.layer) for tool in tools]
             self.problems += wrong
 
     def tools(self, servers: list[Declared]) -> list[AnyTool]:
