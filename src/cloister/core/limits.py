@@ -95,6 +95,9 @@ TTL_SECONDS = 3_600.0
 
 TTL_SECONDS_MAX = 86_400.0
 
+ENDLESS_SECONDS = 4_000_000.0
+"""The limit of a command that may run as long as its sandbox lives, which can be given more time again and again."""
+
 FORKS = 64
 """Forks per request."""
 

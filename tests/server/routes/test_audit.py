@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import msgspec
 import pytest
 from tests.server.conftest import Serve, Served, serve_app
 from websockets.exceptions import InvalidStatus
 
 from cloister.app.settings import Settings, read_settings
-from cloister.app.tokens import Caller
+from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
 from cloister.core.errors import UserError
 from cloister.core.events import RunFinished
+from cloister.core.requests import Retention
+from cloister.forge.host import bare_repository
 from cloister.log.audit.entry import AuditEntry
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.sqlite.reader import AuditReader
@@ -224,6 +227,30 @@ async def test_every_command_in_a_sandbox_has_an_entry_with_its_line(
     bad = await post(f"{at}/exec", json={"argv": ["true"], "command": "true"})
     assert bad.status_code == 400
     assert len(stated(settings, "CommandStarted", sandbox)) == 5, "a refused request is no command"
+
+
+async def test_the_start_the_restart_and_the_end_of_a_context_are_entered(
+    working: tuple[Served, Settings, str],
+) -> None:
+    served, settings, sandbox = working
+    at = f"/v1/sandboxes/{sandbox}/contexts"
+    made = (await served.client.post(at, json={})).json()["id"]
+    assert (await served.client.post(f"{at}/{made}/restart")).status_code == 200
+    assert (await served.client.delete(f"{at}/{made}")).status_code == 204
+    assert stated(settings, "CommandStarted", sandbox, "command", "how") == [("python3", "context")] * 2
+    assert stated(settings, "ContextRemoved", sandbox, "context") == [(made,)]
+
+
+async def test_what_a_person_lets_remove_is_entered_in_their_name(settings: Settings) -> None:
+    file = msgspec.structs.replace(settings.file, retention=Retention(files_days=0))
+    async with serve_app(msgspec.structs.replace(settings, file=file)) as served:
+        fence = await served.claimed_run()
+        await served.app.backbone.append(fence, [RunFinished("failed", "no")])
+        bare_repository(settings.data_dir, fence.run).mkdir(parents=True)
+        bob = {"Authorization": f"Bearer {Tokens(settings.data_dir).add('bob', 'admin', 'tester')}"}
+        done = await served.client.post("/v1/gc", json={}, headers=bob)
+    assert [(one["kind"], one["id"]) for one in done.json()] == [("files", fence.run)], done.text
+    assert of_kind(settings, "RunRemoved") == [("RunRemoved", "bob", {"run": fence.run})]
 
 
 async def test_a_command_line_is_entered_within_bounds_and_without_passwords(

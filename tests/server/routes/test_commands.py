@@ -51,6 +51,17 @@ async def until(socket: ClientConnection, wanted: bytes) -> bytes:
     return seen
 
 
+async def test_a_command_without_a_limit_runs_on_when_its_sandbox_gets_more_time(served: Served) -> None:
+    made = await served.client.post("/v1/sandboxes", json={"ttl_seconds": 6})
+    sandbox = f"/v1/sandboxes/{made.json()['id']}"
+    command = await start(served, sandbox, command="sleep 7; echo done")
+    assert (await served.client.patch(sandbox, json={"ttl_seconds": 300})).status_code == 200
+    with anyio.fail_after(60):
+        async with served.socket(f"{command}/attach") as socket:
+            assert await until(socket, b"done\n") == b"done\n"
+    assert (await over(served, command))["command"]["killed"] is None
+
+
 async def test_a_command_outlives_its_clients_and_others_attach_at_an_offset(
     served: Served, sandbox: str
 ) -> None:

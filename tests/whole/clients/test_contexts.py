@@ -83,6 +83,38 @@ def test_code_is_interrupted_at_its_limit_and_the_variables_stay(sandbox: Sandbo
 
 
 @pytest.mark.anyio
+async def test_calls_that_come_at_once_to_a_fresh_sandbox_share_its_first_context(command: Cloister) -> None:
+    counts: list[int] = []
+    async with await AsyncClient(data_dir=command.data_dir).create() as sandbox:
+
+        async def count() -> None:
+            counts.append((await sandbox.run_code("1", seconds=30)).count)
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(count)
+    assert sorted(counts) == [1, 2, 3]
+
+
+@pytest.mark.anyio
+async def test_code_cannot_end_its_context_by_what_it_shows_or_raises(command: Cloister) -> None:
+    from cloister.app.verbs.records import RunCode
+
+    client = AsyncClient(data_dir=command.data_dir)
+    async with await client.create() as sandbox:
+        await sandbox.run_code("kept = 7")
+        named = await client.verbs.sandboxes.run_code(sandbox.id, "default", RunCode("1", env={"A=B": "x"}))
+        assert named.error is not None and named.error.name == "ValueError"
+        for code in (
+            "raise ValueError('\\udcff')",
+            "class E(Exception):\n    def __str__(self):\n        raise E\nraise E",
+            "class M:\n    def _repr_mimebundle_(self):\n        return {str(i): 'x' for i in range(99)}\nM()",
+        ):
+            await sandbox.run_code(code)
+            assert (await sandbox.run_code("kept")).results[0].data == {"text/plain": "7"}, code
+
+
+@pytest.mark.anyio
 async def test_contexts_are_apart_listed_restarted_and_removed(command: Cloister) -> None:
     client = AsyncClient(data_dir=command.data_dir)
     verbs = client.verbs.sandboxes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 import shlex
-import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -229,7 +228,7 @@ class LocalSandboxes(_InSandboxes):
 
     def process(self, sandbox: str, command: NewCommand) -> AbstractAsyncContextManager[Process]:
         target = self._sandbox(sandbox)
-        return self._process(target, command_of(command, target), command.command)
+        return self._process(target, command_of(command), command.command)
 
     @asynccontextmanager
     async def _process(self, target: Sandbox, command: Command, line: str | None) -> AsyncGenerator[Process]:
@@ -239,7 +238,7 @@ class LocalSandboxes(_InSandboxes):
 
     async def start(self, sandbox: str, command: NewCommand) -> BackgroundCommand:
         target = self._sandbox(sandbox)
-        wanted = command_of(command, target)
+        wanted = command_of(command)
         await self._note_command(target, wanted, "background", command.command)
         return _shown(await self._app(sandbox).commands.start(target.info.id, target, wanted))
 
@@ -298,10 +297,13 @@ class LocalSandboxes(_InSandboxes):
 
     async def restart_context(self, sandbox: str, context: str) -> CodeContext:
         target = self._sandbox(sandbox)
-        return await self._app(sandbox).sandboxes.contexts.restart(sandbox, context, target)
+        await self._note_command(target, Command(("python3",)), "context")
+        return await self._app(sandbox).sandboxes.contexts.restart(target.info.id, context, target)
 
     async def remove_context(self, sandbox: str, context: str) -> None:
-        await self._app(sandbox).sandboxes.contexts.remove(self._sandbox(sandbox).info.id, context)
+        target = self._sandbox(sandbox)
+        await self._app(sandbox).sandboxes.contexts.remove(target.info.id, context)
+        await self._note("ContextRemoved", sandbox=target.info.id, context=bounded(context, TEXT_CHARS))
 
     @asynccontextmanager
     async def _dial(self, target: Sandbox, port: int) -> AsyncGenerator[ByteStream]:
@@ -568,15 +570,14 @@ def argv_of(argv: tuple[str, ...] | None, line: str | None) -> tuple[str, ...]:
             raise UserError("bad_command", "Give either argv, a list of words, or command, a line for bash.")
 
 
-def command_of(wanted: NewCommand, sandbox: Sandbox) -> Command:
+def command_of(wanted: NewCommand) -> Command:
     """A command whose output has no limit. Raises `UserError` (`bad_command`)."""
-    left = max(1.0, sandbox.info.expires_at - time.time())
     return Command(
         argv_of(wanted.argv, wanted.command),
         cwd=wanted.cwd,
         env=wanted.env,
         user=wanted.user,
-        seconds=left if wanted.seconds is None else wanted.seconds,
+        seconds=limits.ENDLESS_SECONDS if wanted.seconds is None else wanted.seconds,
         limit_bytes=limits.ENDLESS_BYTES,
         pty=None if wanted.pty is None else Pty(wanted.pty.rows, wanted.pty.columns),
     )

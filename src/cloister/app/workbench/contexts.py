@@ -140,6 +140,8 @@ class _Kernel:
         self.info = info
         self.env = dict(env)
         self.user: User = user
+        self.ready = anyio.Event()
+        """Set when the program has started, or never will."""
         self.gone = anyio.Event()
         self.scope = anyio.CancelScope()
         self.cell: _Cell | None = None
@@ -156,7 +158,7 @@ class _Kernel:
             cwd=self.info.cwd,
             env=self.env,
             user=self.user,
-            seconds=limits.TTL_SECONDS_MAX,
+            seconds=limits.ENDLESS_SECONDS,
             limit_bytes=limits.ENDLESS_BYTES,
         )
         started = False
@@ -164,6 +166,7 @@ class _Kernel:
             with self.scope:
                 async with computer.start(command) as process:
                     self._process, started = process, True
+                    self.ready.set()
                     task_status.started()
                     await self._listen(process)
         except CloisterError:
@@ -171,6 +174,7 @@ class _Kernel:
                 raise
         finally:
             self.gone.set()
+            self.ready.set()
 
     async def _listen(self, process: Process) -> None:
         async for item in process:
@@ -200,6 +204,7 @@ class _Kernel:
     async def run(self, code: str, seconds: float, env: Mapping[str, str]) -> CodeResult:
         """Raises `UserError` (`context_ended`)."""
         async with self._busy:
+            await self.ready.wait()  # another call has just made the context
             self._number += 1
             cell = self.cell = _Cell(self._number)
             begun = time.monotonic()

@@ -25,6 +25,7 @@ running = [False]
 lock = threading.Lock()
 current = {"id": 0, "count": 0}
 names = {"__name__": "__main__", "__builtins__": builtins}
+MOST_MIMES = 32
 MIMES = (
     ("_repr_html_", "text/html"),
     ("_repr_markdown_", "text/markdown"),
@@ -38,7 +39,9 @@ MIMES = (
 
 
 def tell(kind, **members):
-    line = json.dumps({"type": kind, "id": current["id"], **members}).encode() + b"\n"
+    # Not as ASCII: a lone surrogate would be an escape that no strict reader takes.
+    line = json.dumps({"type": kind, "id": current["id"], **members}, ensure_ascii=False)
+    line = line.encode("utf-8", "replace") + b"\n"
     with lock:
         channel.write(line)
         channel.flush()
@@ -106,7 +109,7 @@ def bundle(value):
             found[mime] = given
     found.setdefault("text/plain", repr(value))
     told = {}
-    for mime, given in found.items():
+    for mime, given in list(found.items())[-MOST_MIMES:]:
         if isinstance(given, bytes):
             given = base64.b64encode(given).decode()
         told[str(mime)] = given if isinstance(given, str) else json.dumps(given, default=str)
@@ -182,7 +185,11 @@ def failure(error, name):
     begin = next((at for at, frame in enumerate(frames) if frame.filename == name), len(frames))
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(frames[begin:])]
     lines += traceback.format_exception_only(type(error), error)
-    tell("error", name=type(error).__name__, value=str(error), traceback="".join(lines))
+    try:
+        value = str(error)
+    except Exception:
+        value = "<exception str() failed>"
+    tell("error", name=type(error).__name__, value=value, traceback="".join(lines))
 
 
 def interrupted(*_):
@@ -218,9 +225,9 @@ def serve():
 def answer(request):
     current["id"] = request["id"]
     current["count"] += 1
-    os.environ.update(request.get("env") or {})
     name = "<cell %d>" % current["count"]
     try:
+        os.environ.update(request.get("env") or {})
         running[0] = True
         run_cell(request["code"], name)
         show_figures()
