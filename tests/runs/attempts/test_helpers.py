@@ -19,6 +19,7 @@ from cloister.core.events import (
     AttemptEnded,
     Delegated,
     DelegationEnded,
+    InterruptRequested,
     ModelReplied,
     RunClaimed,
     RunResumed,
@@ -170,6 +171,26 @@ async def test_a_helper_whose_sandbox_cannot_be_had_is_an_answer(arena: Arena) -
     assert results(journal, "delegate")[0].text == (
         "Helper 1 failed. Its report:\nThere is no room for another sandbox."
     )
+
+
+async def test_a_helper_that_a_person_stops_has_an_end_and_its_attempt_goes_on(arena: Arena) -> None:
+    text = both([ASK, bash(f"{ADD}; {SUB}"), FINISH], [bash("true"), bash("sleep 600"), REPORT])
+    journal = arena.journal(arena.request(text), Interrupted)
+    assert isinstance(journal, Interrupted)
+
+    def then(body: AnyBody) -> None:
+        if isinstance(body, ModelReplied) and body.attempt == 1 and body.step == 2:
+            journal.add(InterruptRequested("ada"))
+
+    journal.then = then
+    winner = await arena.run(journal)
+    assert winner.outcome == "proven"
+    (ended,) = of(journal, DelegationEnded)
+    assert (ended.attempt, ended.outcome, ended.report) == (1, "failed", "Stopped by ada.")
+    assert results(journal, "delegate")[0].text.startswith("Stopped by ada after ")
+    opened = [body.sandbox for body in of(journal, SandboxOpened) if body.attempt == 1]
+    assert opened == [body.sandbox for body in of(journal, SandboxClosed) if body.sandbox in opened]
+    assert arena.host.living == []
 
 
 async def test_what_a_helper_read_from_outside_is_untrusted_for_its_attempt_too(arena: Arena) -> None:

@@ -27,7 +27,14 @@ from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.agent.tools.toolset import Offer, ToolPlace, open_tools
 from cloister.core.computer import Command, Computer
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, UserError, sole
-from cloister.core.events import AttemptEnded, Delegated, DelegationEnded, ModelReplied, RunResumed
+from cloister.core.events import (
+    AttemptEnded,
+    Delegated,
+    DelegationEnded,
+    InterruptRequested,
+    ModelReplied,
+    RunResumed,
+)
 from cloister.core.log import Journal, ancestors, effective
 from cloister.core.requests import Budget
 from cloister.core.text import bounded, decode, one_line
@@ -145,8 +152,7 @@ class Delegation:
 
     def _asked(self, task: str) -> Delegated | None:
         """The helper that a call of the newest reply asked for, before a crash."""
-        replies = self.journal.index.events(ModelReplied, attempt=self.parent)
-        last = max((event.seq for event, _ in replies), default=0)
+        last = self._newest_reply()
         found = self.journal.index.events(Delegated)
         return next(
             (b for event, b in found if event.seq > last and b.parent == self.parent and b.task == task), None
@@ -205,6 +211,7 @@ class Delegation:
             await self.journal.append(RunResumed(self.journal.events[-1].seq, body.attempt))
         commit = before.commit or body.commit
         inside = False
+        cancelled = anyio.get_cancelled_exc_class()
         try:
             async with self.sandboxes.helper(await self._there(), body.attempt) as sandbox:
                 inside = True
@@ -218,12 +225,33 @@ class Delegation:
                 raise cause from None
             if await self.services.full_disk(cause):
                 raise cause from None
-            saved = progress(effective(journal.events), body.attempt).commit or body.commit
-            await self.journal.append(DelegationEnded(body.attempt, "failed", cause.message, saved))
+            await self._fail(body, cause.message)
+        except cancelled:
+            # Without a person it is the end of this process: the helper goes on in the next one.
+            if (who := self._stopped_by()) and self._ended(body.attempt) is None:
+                with anyio.CancelScope(shield=True):
+                    await self.sandboxes.gone(body.attempt, f"helper {body.attempt} was stopped")
+                    await self._fail(body, f"Stopped by {who}.")
+            raise
         ended = self._ended(body.attempt)
         if ended is None:
             raise Bug("a helper without an end")
         return ended
+
+    async def _fail(self, body: Delegated, why: str) -> None:
+        own = AttemptJournal(self.journal, body.attempt)
+        saved = progress(effective(own.events), body.attempt).commit or body.commit
+        await self.journal.append(DelegationEnded(body.attempt, "failed", why, saved))
+
+    def _stopped_by(self) -> str:
+        """The person who stopped the calls of the newest reply; empty if none did."""
+        since = self._newest_reply()
+        stops = self.journal.index.events(InterruptRequested)
+        return next((one_line(one.who, 40) for event, one in stops if event.seq > since), "")
+
+    def _newest_reply(self) -> int:
+        replies = self.journal.index.events(ModelReplied, attempt=self.parent)
+        return max((event.seq for event, _ in replies), default=0)
 
     async def _work(self, sandbox: Sandbox, body: Delegated, journal: Journal) -> None:
         setup, helper, policy = self.setup, body.attempt, self.policy
