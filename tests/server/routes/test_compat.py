@@ -1,6 +1,7 @@
 """The wires of other services against hostile or broken clients. That they work is in tests/whole/clients."""
 
 import base64
+import gzip
 import json
 import struct
 from collections.abc import AsyncIterator
@@ -157,6 +158,27 @@ async def test_broken_and_huge_messages_are_refused_at_once(
         assert (await stranger.get("/compat/e2b/health", headers=box.headers())).status_code == 204
 
 
+async def test_a_packed_file_is_whole_or_refused(served: Served, stranger: httpx.AsyncClient) -> None:
+    box = await made(served, stranger)
+    big = bytes(range(256)) * 4_000 + b"\0" * 1_000_000
+    packed = gzip.compress(big)
+    for content, status in (
+        (packed, 200),
+        (gzip.compress(big[:5]) + gzip.compress(big[5:]), 200),
+        (packed[:-1], 400),
+        (packed[: len(packed) // 2], 400),
+        (packed + b"x" * 1_000_000, 400),
+        (b"", 400),
+        (big, 400),
+    ):
+        at = f"/compat/e2b/files?path=/work/{len(content)}"
+        headers = box.headers(Content_Encoding="gzip", Content_Type="application/octet-stream")
+        reply = await stranger.post(at, content=content, headers=headers)
+        assert reply.status_code == status, (len(content), reply.text)
+        there = await stranger.get(at, headers=box.headers())
+        assert (there.status_code, there.content == big) == ((200, True) if status == 200 else (404, False))
+
+
 async def test_a_path_never_leaves_the_root_of_the_sandbox(
     served: Served, stranger: httpx.AsyncClient
 ) -> None:
@@ -246,6 +268,8 @@ async def test_the_address_of_a_modbox_sandbox_is_a_secret_for_that_sandbox_only
     secret = addresses[0].rpartition("/")[2]
     guessed = addresses[0].replace(secret, "0" * len(secret))
     assert (await stranger.post(f"{guessed}/execute", json={"code": "1"})).status_code == 401
+    joined_badly = addresses[0].replace("/compat/modbox/box/", "//compat/modbox//box/")
+    assert (await stranger.post(f"{joined_badly}/execute", json={"code": "1"})).status_code == 401
     one, other = [info.id for info in served.app.sandboxes.list()]
     for method, at, headers in (
         ("GET", f"/v1/sandboxes/{other}", {"Authorization": f"Bearer {secret}"}),

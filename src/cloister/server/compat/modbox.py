@@ -3,6 +3,7 @@
 The address is a capability: the secret in it reaches the inside of this sandbox only, ends with it, and is in no log.
 """
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
@@ -103,7 +104,10 @@ async def provision(request: _Asked, verbs: Given, wait: Wait) -> dict[str, obje
 
 @get(at("/sandboxes"), **of(SandboxVerbs.create), **opened())
 async def listed(request: _Asked, verbs: Given) -> dict[str, object]:
-    found = [await _shown(request, verbs, info) for info in await verbs.sandboxes.list()]
+    found: list[dict[str, object]] = []
+    for info in await verbs.sandboxes.list():
+        with suppress(UserError):  # it has ended meanwhile
+            found.append(await _shown(request, verbs, info))
     return {"sandboxes": found, "total": len(found)}
 
 

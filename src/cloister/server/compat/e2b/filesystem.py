@@ -287,11 +287,21 @@ async def _plain(request: _Asked) -> AsyncIterator[bytes]:
     unpack = zlib.decompressobj(wbits=31)
     try:
         async for data in body_of(request):
-            yield unpack.decompress(data, _INFLATE_BYTES)
-            while unpack.unconsumed_tail:
-                yield unpack.decompress(unpack.unconsumed_tail, _INFLATE_BYTES)
+            rest, more = data, True
+            while more:
+                if (
+                    unpack.eof
+                ):  # what follows is another member; as `unused_data` it would grow without a limit
+                    unpack = zlib.decompressobj(wbits=31)
+                piece = unpack.decompress(rest, _INFLATE_BYTES)
+                rest = unpack.unused_data if unpack.eof else unpack.unconsumed_tail
+                more = bool(rest) or (len(piece) == _INFLATE_BYTES and not unpack.eof)
+                if piece:
+                    yield piece
     except zlib.error:
         raise UserError("bad_request", "The body is not gzip, as its head says.") from None
+    if not unpack.eof:
+        raise UserError("bad_request", "The body ends in the middle of its gzip data: send it again.")
 
 
 ROUTES = (
