@@ -163,13 +163,13 @@ def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doo
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
-def old_files(settings: Settings, backbone: Backbone, host: Providers) -> "Removal":
-    """What removes files that are older than the settings keep."""
+def old_files(settings: Settings, backbone: Backbone, host: Providers, who: str) -> "Removal":
+    """What removes files that are older than the settings keep, in the name of `who`."""
     from cloister.runs.delivery import Collector as Removal
 
     repositories, file = LocalRepositories(settings.data_dir), settings.file
     read = partial(whole_log, backbone)
-    return Removal(backbone, read, repositories, file.save_points, settings.user, file.retention, host)
+    return Removal(backbone, read, repositories, file.save_points, who, file.retention, host)
 
 
 @asynccontextmanager
@@ -226,7 +226,7 @@ def _chores(
     from cloister.log.sqlite.outbox import OUTBOX_FILE, Outbox
 
     sender = Sender(Outbox(settings.data_dir / OUTBOX_FILE), backbone, vault, settings)
-    return warming.keep_warm, old_files(settings, backbone, host).run, sender.run
+    return warming.keep_warm, old_files(settings, backbone, host, settings.user).run, sender.run
 
 
 @contextmanager

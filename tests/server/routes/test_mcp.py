@@ -71,6 +71,13 @@ async def test_the_tools_are_listed_and_a_run_is_followed_and_steered(served: Se
     assert (said.text, said.who) == ("Use integers.", "tester")
 
 
+async def test_the_key_of_a_run_cannot_be_that_of_a_triggers_run(served: Served) -> None:
+    async with speaking(served) as session:
+        asked = {"prompt": "p", "repo": "/nowhere", "key": "trigger ask nightly 1"}
+        refused = await session.call_tool("run_start", asked)
+    assert (refused.is_error, text_of(refused)[:12]) == (True, "bad_request:")
+
+
 async def test_roles_hold_and_mistakes_are_sentences(served: Served) -> None:
     fence = await served.claimed_run()
     viewer, operator = await token_of(served, "viewer"), await token_of(served, "operator")

@@ -10,6 +10,7 @@ import anyio
 import msgspec
 from msgspec import Meta
 
+from cloister.app.triggers import check_key
 from cloister.app.verbs.api import Verbs
 from cloister.app.verbs.records import Exec, NewSandbox, RunWish
 from cloister.core.errors import Bug, UserError
@@ -156,6 +157,7 @@ async def call(tool: ServedTool, verbs: Verbs, arguments: Mapping[str, object], 
 
 
 async def _start(verbs: Verbs, args: StartRun, progress: Progress) -> str:
+    check_key(args.key)
     wish = RunWish(
         args.prompt,
         args.repo,

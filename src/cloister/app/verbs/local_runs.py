@@ -379,7 +379,8 @@ class LocalRuns(Group):
         from cloister.app.wiring import old_files
 
         async with self._parts.machine() as app:
-            return await old_files(app.settings, app.backbone, app.host).collect(dry=dry_run)
+            files = old_files(app.settings, app.backbone, app.host, self.caller.name)
+            return await files.collect(dry=dry_run)
 
     async def diff(self, run: str, attempt: int | None = None, at: int | None = None) -> str:
         from cloister.runs.attempts.work import run_diff

@@ -9,7 +9,7 @@ from litestar.datastructures import State as RequestState
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
-from cloister.app.triggers import RUN_KEY
+from cloister.app.triggers import check_key
 from cloister.app.verbs.api import RunVerbs
 from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
@@ -145,10 +145,7 @@ async def new_run(
         if data.key not in (None, idempotency_key):
             raise UserError("bad_request", "The header Idempotency-Key and the field key differ: send one.")
         data = msgspec.structs.replace(data, key=idempotency_key)
-    if data.key is not None and data.key.startswith(RUN_KEY):
-        raise UserError(
-            "bad_request", f"Keys that begin with {RUN_KEY!r} are those of triggers: use another."
-        )
+    check_key(data.key)
     admitted = await verbs.runs.submit(data)
     return Response(admitted, status_code=201 if admitted.made else 200)
 
