@@ -125,6 +125,7 @@ async def test_a_run_takes_messages_until_it_is_finished(served: Served) -> None
         "origin": "user",
         "ref": "",
         "key": "",
+        "attachments": [],
     }
     other = await served.client.post(f"/v1/runs/{fence.run}/model", json={"model": "script:/other.toml"})
     assert other.json()["body"] == {

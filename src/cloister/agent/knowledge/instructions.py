@@ -33,7 +33,8 @@ NAMES = ("AGENTS.md", "CLAUDE.md")
 NOTES = ".cloister/notes.md"
 """What earlier runs learned and a person accepted."""
 _ROOT = (*NAMES, ".claude/CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", NOTES)
-_RULE = re.compile(r"(?:(.*)/)?\.cursor/rules/(?:.*/)?[^/]+\.mdc?")
+_RULES = ".cursor/rules/"
+_RULE_ENDINGS = (".md", ".mdc")
 FILE_CHARS = 12_000
 """What is given of one file."""
 _ALL_CHARS, _TURN_CHARS = 32_000, 24_000
@@ -80,7 +81,12 @@ class Instruction:
 
 def is_instruction(path: str) -> bool:
     """True if the file at `path` may hold instructions."""
-    return posixpath.basename(path) in NAMES or path in _ROOT or _RULE.fullmatch(path) is not None
+    return posixpath.basename(path) in NAMES or path in _ROOT or _is_rule(path)
+
+
+def _is_rule(path: str) -> bool:
+    folder, found, inside = path.partition(_RULES)
+    return bool(found) and folder[-1:] in ("", "/") and posixpath.splitext(inside)[1] in _RULE_ENDINGS
 
 
 Texts = Mapping[str, tuple[str, str]]
@@ -93,7 +99,7 @@ def instructions(found: Texts) -> tuple[Instruction, ...]:
     seen: set[tuple[str, str]] = set()
     for path in sorted(found, key=lambda path: (path.count("/"), path)):
         digest, text = found[path]
-        one = _rule(path, digest, text) if _RULE.fullmatch(path) else _file(path, digest, text, found)
+        one = _rule(path, digest, text) if _is_rule(path) else _file(path, digest, text, found)
         if one is not None and (one.folder, one.text) not in seen:
             seen.add((one.folder, one.text))
             made.append(one)
@@ -129,7 +135,7 @@ def _imported(folder: str, text: str, found: Texts) -> str:
 def _rule(path: str, digest: str, text: str) -> Instruction | None:
     """A rule of an editor. One that only a person or a description calls up is named, and not given."""
     head, body = split(text)
-    folder = path.partition(".cursor/rules/")[0].strip("/")
+    folder = path.partition(_RULES)[0].strip("/")
     if not body.strip():
         return None
     always = text_of(head.get("alwaysApply")).casefold() == "true" or not head

@@ -32,7 +32,7 @@ PASSAGE_CHARS = 1_500
 FOUND, MOST_FOUND = 5, 8
 FRESH_SECONDS = {"folder": 5.0, "repository": 300.0}
 """How old what is known of a collection may be."""
-_HEADING = re.compile(r"#{1,6}[ \t]+(.+)|={1,5}[ \t]+(.+)")
+_HEADING = re.compile(r"#{1,6}[ \t]+(\S.*)|={1,5}[ \t]+(\S.*)")
 _UNDERLINE = re.compile(r"([=\-~^\"'#*+])\1{2,}[ \t]*")
 _SKIPPED = frozenset({".git", "node_modules", ".venv", "__pycache__"})
 

@@ -128,6 +128,8 @@ class LocalTools(Group):
         request = NewRun("Try a tool.", repo or "", ref)
         if repo is not None and (problem := check_new_run(request)):
             raise UserError("bad_run", problem)
+        if repo is None:
+            await self._check_name(name)
         try:
             async with self._parts.machine() as app:
                 done = await app.try_tool(request, name, arguments or {}, no_report)
@@ -136,6 +138,15 @@ class LocalTools(Group):
         found, decision = done.observation, done.decision
         await self._note("ToolTried", name=name[:200], ok=found.ok, repo=repo or "", rule=decision.rule)
         return ToolTried(found.ok, found.text, found.exit_code, done.seconds, decision.rule)
+
+    async def _check_name(self, name: str) -> None:
+        """Raise `UserError` if no tool of the settings and of packages can have this name: that needs no sandbox."""
+        from cloister.runs.environments.trial import no_such_tool
+
+        declared, problems = await _declared(self._settings, None)
+        names = [info.name for info, _ in declared]
+        if not any(one in name for one in names):
+            raise no_such_tool(name, names, problems)
 
 
 _Added = tuple[ToolInfo, Effect | None]

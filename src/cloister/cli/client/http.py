@@ -323,6 +323,7 @@ _RECORDS = {
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.workbench.contexts": "CodeContext CodeResult",
+        "cloister.app.verbs.tools": "ToolList ToolTried",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.requests": "Attachment",
         "cloister.core.computer": "Entry",

@@ -1,7 +1,7 @@
 """Try a tool without a run: in a sandbox of the repository's environment, decided by the rules of its runs."""
 
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -79,10 +79,14 @@ def _named(tools: ToolSet, name: str, problems: Sequence[str]) -> AnyTool:
     )
     if found is not None:
         return found
+    raise no_such_tool(name, tools.added, problems)
+
+
+def no_such_tool(name: str, known: Iterable[str], problems: Sequence[str]) -> UserError:
+    """Says why the tool cannot be used, or which there are."""
     about = [one for one in problems if name.partition(".")[0] in one]
-    known = ", ".join(sorted(tools.added)[:_NAMES]) or "none"
-    why = f" {about[0]}" if about else f" There are: {known}."
-    raise UserError("no_such_tool", f"There is no added tool {one_line(name, 60)!r}.{why}")
+    why = f" {about[0]}" if about else f" There are: {', '.join(sorted(known)[:_NAMES]) or 'none'}."
+    return UserError("no_such_tool", f"There is no added tool {one_line(name, 60)!r}.{why}")
 
 
 def _checked(tool: AnyTool, arguments: Arguments) -> object:
