@@ -5,17 +5,23 @@ import shutil
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib import import_module
+from inspect import isclass, isfunction, signature
 from pathlib import Path
+from pkgutil import iter_modules
 
 import anyio
 import pytest
 from tests.whole.conformance.suites.verbs import POLICY, PROMISES, Promise
+from typing_extensions import is_protocol
 
+from cloister.app import verbs
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Tokens
 from cloister.app.verbs.api import Verbs
+from cloister.app.verbs.declare import route_of
 from cloister.app.wiring import App, open_app
-from cloister.cli.client.http import Server, Transport, check_url
+from cloister.cli.client.http import Server, Transport, check_url, record_of
 from cloister.cli.client.remote import RemoteVerbs
 from cloister.core.errors import UserError
 from cloister.core.events import Event, PromptReceived, RunFinished
@@ -60,6 +66,28 @@ async def rig(own_dir: Path, tmp_path: Path) -> AsyncIterator[RemoteRig]:
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
 async def test_verbs_over_http_keep_the_promise(promise: Promise, rig: RemoteRig) -> None:
     await promise(rig)
+
+
+def derived_verbs() -> list[tuple[str, str]]:
+    """Each verb whose request is declared and whose result is the whole reply, with the name of its type."""
+    modules = [import_module(f"{verbs.__name__}.{one.name}") for one in iter_modules(verbs.__path__)]
+    return sorted(
+        {
+            (f"{kind.__name__}.{name}", str(signature(verb).return_annotation))
+            for module in modules
+            for kind in vars(module).values()
+            if isclass(kind) and is_protocol(kind)
+            for name, verb in vars(kind).items()
+            if isfunction(verb) and (route := route_of(verb)) is not None and route.member is None
+        }
+    )
+
+
+def test_the_client_knows_what_every_verb_returns() -> None:
+    found = derived_verbs()
+    assert len(found) > 40
+    for verb, result in found:
+        assert result in ("None", "bytes") or record_of(result) is not None, verb
 
 
 async def test_following_a_run_continues_on_the_server_that_replaces_a_lost_one(rig: RemoteRig) -> None:

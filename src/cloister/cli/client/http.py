@@ -301,7 +301,7 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
             where, body = address(root, *path), whole.get(route.body) if route.body else whole or None
         if report is not None:
             added = {**cast("dict[str, object]", body or {}), "progress": True}
-            return await http.progress(_record(kind), where, added, cast("Report", report))
+            return await http.progress(record_of(kind), where, added, cast("Report", report))
         reply = await http.ask(route.method, where, body, route.seconds, key)
         if route.member is not None:
             found = decoded(dict[str, object], reply).get(route.member)
@@ -310,7 +310,7 @@ def _derived(verb: Callable[..., object], route: Route) -> Callable[..., Awaitab
             return found
         if kind == "str":
             return reply.decode("utf-8", errors="replace")
-        return None if kind == "None" else decoded(_record(kind), reply)
+        return None if kind == "None" else decoded(record_of(kind), reply)
 
     return call
 
@@ -319,7 +319,7 @@ _RECORDS = {
     name: module
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
-        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo",
+        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo TriggerInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.workbench.contexts": "CodeContext CodeResult",
@@ -330,7 +330,7 @@ _RECORDS = {
         "cloister.core.events": "ChangeDelivered Event",
         "cloister.egress.packages": "Meaning",
         "cloister.environment.api": "Plan",
-        "cloister.log.api": "RunRow",
+        "cloister.log.api": "RunCount RunRow",
         "cloister.log.audit.entry": "AuditEntry Checkpoint",
         "cloister.log.audit.verify": "Verdict",
         "cloister.policy.api": "Policy",
@@ -351,7 +351,7 @@ _RECORDS = {
 """Records that verbs return → their modules, each imported when a verb needs it."""
 
 
-def _record(annotation: str) -> Any:
+def record_of(annotation: str) -> Any:
     """The type that a return annotation of a verb means: a record, or a tuple of them."""
     name = annotation.removeprefix("tuple[").removesuffix(", ...]")
     found: Any = getattr(import_module(_RECORDS.get(name, "builtins")), name)
