@@ -11,7 +11,7 @@ import pytest
 
 from cloister.core.attempts import ForkedFrom
 from cloister.core.diagnosis import Comparison
-from cloister.core.errors import UserError
+from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -266,6 +266,25 @@ class Kept:
 
     async def delete_snapshot(self, reference: str) -> None:
         self.infos = [one for one in self.infos if one.id != reference]
+
+
+class Stuck(Kept):
+    """A machine that cannot remove the first of its snapshots."""
+
+    async def delete_snapshot(self, reference: str) -> None:
+        if reference == self.infos[0].id:
+            raise HostError("no_disk", "The store is read-only.")
+        await super().delete_snapshot(reference)
+
+
+async def test_a_snapshot_that_cannot_be_removed_keeps_no_other_from_it(room: Room) -> None:
+    first, second = (
+        SnapshotInfo(SnapshotId(f"p-{at}"), None, None, SandboxId("s"), "t", at, 0) for at in (1.0, 2.0)
+    )
+    never, old = SavePointLimits(days=float("inf")), Retention(snapshots_days=365.0)
+    machine = Stuck(first, second)
+    removed = await room.collector(never, retention=old, machine=machine).collect()
+    assert ([one.id for one in removed], machine.infos) == ([second.id], [first])
 
 
 async def test_files_and_snapshots_go_when_the_settings_say_and_a_dry_run_says_so_before(room: Room) -> None:

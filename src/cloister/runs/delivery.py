@@ -464,7 +464,11 @@ class Collector:
             return found
         for one in [one for one in await self.machine.snapshots() if one.created_at <= oldest]:
             if not dry:
-                await self.machine.delete_snapshot(one.id)
+                try:
+                    await self.machine.delete_snapshot(one.id)
+                except CloisterError as error:  # the others are removed all the same
+                    logger.warning("the snapshot %s was not removed: %s", one.id, error.message)
+                    continue
                 await self.backbone.note("SnapshotRemoved", self.who, {"snapshot": one.id})
             found.append(Removal("snapshot", one.id, one.created_at, one.name or ""))
         return found
