@@ -35,7 +35,9 @@ def folders(addresses: Sequence[str]) -> tuple[str, ...]:
     found: list[str] = []
     for address in addresses:
         last = re.split(r"[/\\:]", address.rstrip("/").removesuffix(".git").rstrip("/"))[-1]
-        plain = re.sub(r"[^A-Za-z0-9._-]+", "-", last).strip(".-")[:_NAME_CHARS] or "repository"
+        # It is a part of a ref, too: git takes none with two dots or `.lock` at the end.
+        last = last[:_NAME_CHARS].strip(".-")
+        plain = re.sub(r"[^A-Za-z0-9._-]+|\.\.+|\.lock$", "-", last).strip(".-") or "repository"
         taken, name, number = {one.casefold() for one in found}, plain, 2
         while name.casefold() in taken:
             name, number = f"{plain}-{number}", number + 1

@@ -69,6 +69,8 @@ def test_folders_are_plain_names_and_never_the_same() -> None:
     ]
     assert folders(addresses) == ("app", "app-2", "App-3", "repository", "repository-2", "repository-3")
     assert folders(["/srv/.cloister", "/srv/a b;c"]) == ("cloister", "a-b-c")
+    # Each is a part of a ref.
+    assert folders(["/srv/a..b", "/srv/a.lock", "/srv/a.lock."]) == ("a-b", "a", "a-2")
 
 
 async def test_rules_about_paths_hold_in_the_folder_of_each_repository(
