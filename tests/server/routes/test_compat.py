@@ -16,6 +16,9 @@ from tests.server.conftest import Served
 
 from cloister.app.settings import Settings, read_settings
 from cloister.app.tokens import Tokens
+from cloister.core.computer import Entry
+from cloister.core.errors import UserError
+from cloister.server.compat.e2b.filesystem import Watcher, Watchers
 
 pytestmark = pytest.mark.anyio
 
@@ -286,6 +289,42 @@ async def test_the_address_of_a_modbox_sandbox_is_a_secret_for_that_sandbox_only
     entries = await served.app.backbone.audit(0, 10_000)
     said = "".join(f"{entry.kind}{entry.detail}" for entry in entries)
     assert "/compat/modbox/box/…/execute" in said and secret not in said
+
+
+async def test_metadata_is_bounded_on_every_wire_and_looking_again_makes_no_token(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    bearer = {"Authorization": f"Bearer {served.token}", "X-API-KEY": served.token}
+    for at in ("e2b/v2/sandboxes", "pandastack/v1/sandboxes"):
+        for wrong in ({"k" * 129: "v"}, {"k": "v" * 1_025}, {str(key): "v" for key in range(65)}):
+            reply = await stranger.post(f"/compat/{at}", json={"metadata": wrong}, headers=bearer)
+            assert reply.status_code == 400, (at, reply.text)
+    box = await made(served, stranger)
+    forked = {"count": 1, "metadata": {"k": "v" * 1_025}}
+    at = f"/compat/pandastack/v1/sandboxes/{box.sandbox}/fork"
+    assert (await stranger.post(at, json=forked, headers=bearer)).status_code == 400
+    before = [entry.kind for entry in await served.app.backbone.audit(0, 10_000)].count("SandboxTokenMade")
+    open_now = len(served.app.sandboxes.list())
+    for _ in range(3):
+        assert (await stranger.get("/compat/modbox/sandboxes", headers=bearer)).status_code == 200
+    after = [entry.kind for entry in await served.app.backbone.audit(0, 10_000)].count("SandboxTokenMade")
+    assert after - before == open_now - 1, "one for each sandbox that has none"
+
+
+def test_watchers_remember_so_many_names_together_and_the_oldest_goes() -> None:
+    def watcher(names: int) -> Watcher:
+        entry = Entry("x", "file", 1, 0o644, 0.0)
+        return Watcher("s-a", "/work", 1, {str(number): entry for number in range(names)}, 0.0)
+
+    watchers = Watchers(10)
+    first, second = watchers.add(watcher(4)), watchers.add(watcher(4))
+    third = watchers.add(watcher(4))
+    with pytest.raises(UserError, match="no such watcher"):
+        watchers.get("s-a", first)
+    watchers.saw(watchers.get("s-a", second), watcher(8).seen)
+    with pytest.raises(UserError, match="no such watcher"):
+        watchers.get("s-a", third)
+    assert len(watchers.get("s-a", second).seen) == 8
 
 
 async def test_pandastack_refuses_in_the_shape_that_its_client_reads(

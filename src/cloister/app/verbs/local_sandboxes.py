@@ -182,8 +182,9 @@ class LocalSandboxes(_InSandboxes):
         return await measured(self._sandbox(sandbox))
 
     async def token(self, sandbox: str) -> SandboxToken:
-        info, secret = self._app(sandbox).sandboxes.issue(sandbox, self.caller)
-        await self._note("SandboxTokenMade", sandbox=info.id)
+        info, secret, new = self._app(sandbox).sandboxes.issue(sandbox, self.caller)
+        if new:  # clients of other services ask for it each time they look
+            await self._note("SandboxTokenMade", sandbox=info.id)
         return SandboxToken(info.id, secret)
 
     async def resolve(self, name: str) -> SandboxInfo:

@@ -134,13 +134,15 @@ class Sandboxes:
             live.metadata = dict(metadata)
         return live.info
 
-    def issue(self, sandbox: str, who: Caller) -> tuple[SandboxInfo, str]:
-        """The secret of `who`'s token for its inside: the same one each time, and kept nowhere."""
+    def issue(self, sandbox: str, who: Caller) -> tuple[SandboxInfo, str, bool]:
+        """The secret of `who`'s token for its inside: the same one each time, and kept nowhere. True if it is new."""
         live = self._find(sandbox)
         about = msgspec.json.encode((live.sandbox.info.id, who.name, who.role, who.token, who.login))
         secret = hmac.new(self._key, about, sha256).hexdigest()
-        live.tokens[sha256(secret.encode()).hexdigest()] = who
-        return live.info, secret
+        name = sha256(secret.encode()).hexdigest()
+        new = name not in live.tokens
+        live.tokens[name] = who
+        return live.info, secret, new
 
     def holder(self, secret: bytes) -> Caller | None:
         """Who comes with the token of a living sandbox: its maker, inside that sandbox, as long as both are valid."""

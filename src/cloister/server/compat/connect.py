@@ -80,6 +80,14 @@ def _decoded(kind: type[T], data: bytes) -> T:
         raise UserError("bad_request", "The message is not JSON in UTF-8.") from None
 
 
+def record(kind: type[T], **members: object) -> T:
+    """A record of ours with what a client sent, within its limits. Raises `UserError` (`bad_request`)."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(members), kind)
+    except msgspec.ValidationError as error:
+        raise UserError("bad_request", describe(error, kind)) from None
+
+
 def stream(produce: Callable[[Tell], Awaitable[None]], beat: object) -> Live:
     """A stream of messages; `beat` is the message that keeps it open."""
     return Live(produce, MEDIA_TYPE, last_frame, frame(beat))

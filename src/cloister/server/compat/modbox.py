@@ -19,7 +19,7 @@ from cloister.core.errors import UserError
 from cloister.sandbox.api import SandboxInfo
 from cloister.server.auth import caller_of
 from cloister.server.compat import BOX, MODBOX
-from cloister.server.compat.connect import unary
+from cloister.server.compat.connect import record, unary
 from cloister.server.compat.e2b.control import opened, stamp
 from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.templates import log_progress
@@ -82,7 +82,8 @@ async def _shown(request: _Asked, verbs: Verbs, info: SandboxInfo) -> dict[str, 
 @post([at("/sandboxes/provision"), at("/sandboxes")], **of(SandboxVerbs.create, status=201), **opened())
 async def provision(request: _Asked, verbs: Given, wait: Wait) -> dict[str, object]:
     wish = await unary(_New, request)
-    new = NewSandbox(
+    new = record(
+        NewSandbox,
         template=wish.image_id or wish.image or "base",
         ttl_seconds=limits.TTL_SECONDS if wish.ttl_seconds is None else wish.ttl_seconds,
         env=wish.env_vars or {},

@@ -18,7 +18,7 @@ from cloister.core.errors import CloisterError
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxInfo, SnapshotInfo
 from cloister.server.bodies import Streamed, body_of, read_on_after_errors
 from cloister.server.compat import PANDASTACK
-from cloister.server.compat.connect import unary
+from cloister.server.compat.connect import record, unary
 from cloister.server.compat.e2b.control import opened, stamp
 from cloister.server.compat.live import Live, Tell
 from cloister.server.errors import problem
@@ -93,7 +93,8 @@ def shown(info: SandboxInfo) -> dict[str, object]:
 async def create(request: _Asked, verbs: Given, wait: Wait) -> dict[str, object]:
     wish = await unary(_New, request)
     kept = wish.from_snapshot
-    new = NewSandbox(
+    new = record(
+        NewSandbox,
         template=wish.template if kept is None else f"{SNAPSHOT_PREFIX}{kept}",
         ttl_seconds=wish.ttl_seconds or (limits.TTL_SECONDS_MAX if wish.persistent else limits.TTL_SECONDS),
         metadata=wish.metadata,
@@ -233,7 +234,9 @@ async def fork(sandbox: Name, request: _Asked, verbs: Given, wait: Wait) -> dict
     made = await wait(verbs.sandboxes.fork(sandbox, wish.count))
     if wish.metadata is not None:
         made = [
-            await verbs.sandboxes.change(info.id, SandboxChange(metadata=info.metadata | wish.metadata))
+            await verbs.sandboxes.change(
+                info.id, record(SandboxChange, metadata=info.metadata | wish.metadata)
+            )
             for info in made
         ]
     if not request.url.path.endswith("fork-tree"):

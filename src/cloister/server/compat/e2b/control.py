@@ -14,7 +14,7 @@ from cloister.app.verbs.api import SandboxVerbs, SnapshotVerbs, Verbs
 from cloister.app.verbs.records import Exec, NewSandbox, SandboxChange
 from cloister.core.errors import CloisterError, UserError
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxInfo, SnapshotInfo
-from cloister.server.compat.connect import unary
+from cloister.server.compat.connect import record, unary
 from cloister.server.compat.e2b import HOME, at
 from cloister.server.errors import problem
 from cloister.server.routes import Given, Wait, of
@@ -62,7 +62,8 @@ def opened(**more: Any) -> dict[str, Any]:
 async def create(request: Any_, verbs: Given, wait: Wait) -> Response[dict[str, object]]:
     wish = await unary(NewE2bSandbox, request)
     key = request.headers.get("idempotency-key")
-    new = NewSandbox(
+    new = record(
+        NewSandbox,
         template=wish.template_id,
         ttl_seconds=max(1, wish.timeout),
         env=wish.env_vars or {},

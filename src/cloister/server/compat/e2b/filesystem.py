@@ -31,6 +31,8 @@ ENTRIES = 10_000
 """Most names in one answer, and in one watched tree."""
 WATCHERS = 64
 """Watchers of all sandboxes; the one that was asked longest ago is dropped."""
+WATCHED = 100_000
+"""Names that all of them remember together."""
 FORM_BYTES = 67_108_864
 """Largest form with files; a plain body has no limit."""
 _INFLATE_BYTES = 262_144
@@ -152,7 +154,9 @@ async def watch_dir(request: _Asked, verbs: Given) -> Live:
     return stream(produce, {"keepalive": {}})
 
 
-class _Watcher(msgspec.Struct):
+class Watcher(msgspec.Struct):
+    """What a client watches, and what it saw there last."""
+
     sandbox: str
     path: str
     depth: int
@@ -163,17 +167,28 @@ class _Watcher(msgspec.Struct):
 class Watchers:
     """What each watcher saw when it was last asked; nothing runs in between."""
 
-    def __init__(self) -> None:
-        self._all: OrderedDict[str, _Watcher] = OrderedDict()
+    def __init__(self, most: int = WATCHED) -> None:
+        self._most = most
+        self._all: OrderedDict[str, Watcher] = OrderedDict()
 
-    def add(self, watcher: _Watcher) -> str:
-        while len(self._all) >= WATCHERS:
-            self._all.popitem(last=False)
+    def add(self, watcher: Watcher) -> str:
         name = token_hex(16)
         self._all[name] = watcher
+        self._bound()
         return name
 
-    def get(self, sandbox: str, name: str) -> _Watcher:
+    def saw(self, watcher: Watcher, now: dict[str, Entry]) -> dict[str, Entry]:
+        """Remember what a watcher sees now; returns what it saw before."""
+        before, watcher.seen = watcher.seen, now
+        self._bound()
+        return before
+
+    def _bound(self) -> None:
+        names = sum(len(one.seen) for one in self._all.values())
+        while len(self._all) > WATCHERS or names > self._most:
+            names -= len(self._all.popitem(last=False)[1].seen)
+
+    def get(self, sandbox: str, name: str) -> Watcher:
         """Raises `UserError` (`no_such_watcher`)."""
         found = self._all.get(name)
         if found is None or found.sandbox != sandbox:
@@ -195,7 +210,7 @@ async def create_watcher(request: _Asked, verbs: Given) -> dict[str, object]:
     sandbox, wish = sandbox_of(request), await unary(_Path, request)
     path, depth = placed(wish.path), 32 if wish.recursive else 1
     seen = await _tree(verbs, sandbox, path, depth)
-    return {"watcherId": _watchers(request).add(_Watcher(sandbox, path, depth, seen, time.time()))}
+    return {"watcherId": _watchers(request).add(Watcher(sandbox, path, depth, seen, time.time()))}
 
 
 @post(at("/filesystem.Filesystem/GetWatcherEvents"), **of(FileVerbs.list, status=200), **opened())
@@ -203,7 +218,7 @@ async def watcher_events(request: _Asked, verbs: Given) -> dict[str, object]:
     sandbox, wish = sandbox_of(request), await unary(_Path, request)
     watcher = _watchers(request).get(sandbox, wish.watcher_id)
     now = await _tree(verbs, sandbox, watcher.path, watcher.depth)
-    before, watcher.seen = watcher.seen, now
+    before = _watchers(request).saw(watcher, now)
     events: list[tuple[str, str]] = [(path, "removed") for path in before if path not in now]
     for path, entry in now.items():
         old = before.get(path)
