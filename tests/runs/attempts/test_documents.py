@@ -1,5 +1,6 @@
 """Documents that a model searches, and the notes that it proposes."""
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,29 @@ async def test_a_model_finds_a_passage_with_its_source_and_the_text_is_untrusted
     assert "root:" not in seen.text
     assert seen.origin == "server"
     assert of(journal, ActionDecided)[0].action == "docs: how to roll back a build"
+
+
+async def test_documents_may_be_removed_while_they_are_looked_for(tmp_path: Path) -> None:
+    folder, stop = tmp_path / "handbook", threading.Event()
+    folder.mkdir()
+    files = [folder / f"{number}.md" for number in range(50)]
+
+    def churn() -> None:
+        while not stop.is_set():
+            for file in files:
+                file.touch()
+            for file in files:
+                file.unlink()
+
+    changing = threading.Thread(target=churn)
+    changing.start()
+    try:
+        entry = DocsEntry("handbook", str(folder))
+        for _ in range(300):
+            await Library((entry,), no_repository, tmp_path).collection(entry)
+    finally:
+        stop.set()
+        changing.join()
 
 
 async def test_documents_of_a_repository_are_read_from_its_newest_commit(

@@ -5,7 +5,7 @@ import re
 import stat
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -178,7 +178,10 @@ def _documents(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _stamp(folder: Path) -> str:
-    about = [path.lstat() for _, path in _documents(folder)]
+    about: list[os.stat_result] = []
+    for _, path in _documents(folder):
+        with suppress(OSError):  # removed meanwhile
+            about.append(path.lstat())
     return f"{len(about)} {sum(one.st_size for one in about)} {max((one.st_mtime_ns for one in about), default=0)}"
 
 
