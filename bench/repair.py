@@ -6,12 +6,15 @@ by their place in the alphabet: even for training, on which the priors of the ru
 
 `planted FOLDER` uses packages that `bench/parts/planted.py` prepared: real packages with their own suites, and bugs planted
 by cosmic-ray. Both run on plain processes of this machine, with two workers, not in a sandbox: the engine only needs a
-`Computer`.
+`Computer`. With `--kept FILE` the results are in that file and are not measured again, so `--stop-after SECONDS` can measure
+in parts. Each planted bug without its patch has a reason: its lines are not suspected, no rule writes the original code,
+its place in the order was not reached in time, the trial refused it, or another patch was chosen.
 """
 
 import argparse
 import ast
 import json
+import math
 import re
 import resource
 import shutil
@@ -20,18 +23,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.agent.harnesses.repair.api import Candidate, Trial, applied
+from cloister.agent.harnesses.repair.api import Candidate, Suspect, Trial, applied
 from cloister.agent.harnesses.repair.candidates import candidates
 from cloister.agent.harnesses.repair.choose import enough
 from cloister.agent.harnesses.repair.rules.api import facts_of
 from cloister.agent.harnesses.repair.suite import suite_of
 from cloister.agent.harnesses.repair.trials import Trials
+from cloister.core.errors import CloisterError, sole
 from cloister.testing.local import LocalComputer
+
+
+class Given(NamedTuple):
+    """What to measure."""
+
+    folder: Path
+    python: str
+    only: list[str]
+    part: str
+    seconds: float
+    """For each bug."""
+    kept: Path | None
+    until: float
+    """No bug begins later."""
 
 
 class Found(NamedTuple):
@@ -45,49 +66,61 @@ class Found(NamedTuple):
     tried: int
     plausible: int
     note: str = ""
-    others: tuple[Candidate, ...] = ()
-    """The plausible patches."""
-    among: bool | None = None
-    """True if one of these is right; None if only the chosen one was judged."""
+    why: str = ""
+    """Why the patch of a planted bug was not found; empty if it was."""
+    place: int = 0
+    """The place of the right patch in the order, from 1; 0: not known, or no candidate is right."""
 
 
-async def search(
-    root: Path, command: str, limit: float, hints: list[str]
-) -> tuple[Candidate | None, int, int, str, list[Trial]]:
-    """The chosen patch, how many were tried, how many were plausible, and these."""
-    suite = suite_of(command)
-    assert suite is not None
-    tried = 0
-    plausible: list[Trial] = []
-    with anyio.move_on_after(limit) as scope:
-        async with Trials(LocalComputer(root), suite) as trials:
-            found = await trials.localise(hints)
-            if not found.failing:
-                return None, 0, 0, "no failing test", []
-            sources = await trials.sources(dict.fromkeys((*found.paths, *found.modules)))
-            ordered = candidates(sources, found.suspects, facts_of(found.failing)).with_pairs()
-            note = f"{found.method} in {found.seconds:.1f} s, {len(found.failing)} failing, {len(ordered)} candidates"
-            with anyio.move_on_at(scope.deadline - 2):
-                async for trial in trials.over(ordered, sources):
-                    tried += 1
-                    # The evidence refuses a patch that leaves a failing test.
-                    plausible += [trial] if trial.plausible and not trial.partial else []
-                    if enough(tried, plausible):
-                        break
-            if not plausible:
-                return None, tried, 0, note, []
-            chosen = await trials.choose(plausible, sources)
-            return chosen.trial.candidate, tried, len(plausible), note, plausible
-    return None, tried, len(plausible), "the time was over", plausible
+class Search:
+    """One search, as far as it came: the limit may cut it off anywhere."""
+
+    def __init__(self, root: Path, command: str) -> None:
+        suite = suite_of(command)
+        assert suite is not None
+        self.suite, self.root = suite, root
+        self.patch: Candidate | None = None
+        self.tried = 0
+        self.plausible: list[Trial] = []
+        self.note = "the time was over before the search"
+        self.ordered: Sequence[Candidate] = ()
+        self.suspects: tuple[Suspect, ...] = ()
+
+    async def within(self, limit: float, hints: list[str]) -> None:
+        with anyio.move_on_after(limit) as scope:
+            async with Trials(LocalComputer(self.root), self.suite) as trials:
+                found = await trials.localise(hints, seconds=0.3 * limit)
+                if not found.failing:
+                    self.note = "no failing test"
+                    return
+                self.suspects = found.suspects
+                sources = await trials.sources(dict.fromkeys((*found.paths, *found.modules)))
+                self.ordered = candidates(sources, found.suspects, facts_of(found.failing)).with_pairs()
+                self.note = (
+                    f"{found.method} in {found.seconds:.1f} s, {len(found.failing)} failing, "
+                    f"{len(self.ordered)} candidates"
+                )
+                with anyio.move_on_at(scope.deadline - 2):
+                    async for trial in trials.over(self.ordered, sources):
+                        self.tried += 1
+                        # The evidence refuses a patch that leaves a failing test.
+                        self.plausible += [trial] if trial.plausible and not trial.partial else []
+                        if enough(self.tried, self.plausible):
+                            break
+                if self.plausible:
+                    self.patch = (await trials.choose(self.plausible, sources)).trial.candidate
 
 
-def measured(name: str, root: Path, command: str, limit: float, hints: list[str] | None = None) -> Found:
+def measured(search: Search, name: str, limit: float, hints: list[str] | None = None) -> Found:
     began, used = time.monotonic(), processor()
-    patch, tried, plausible, note, trials = anyio.run(search, root, command, limit, hints or [])
-    others = tuple(trial.candidate for trial in trials)
-    return Found(
-        name, patch, None, time.monotonic() - began, processor() - used, tried, plausible, note, others
-    )
+    try:
+        anyio.run(search.within, limit, hints or [])
+    except Exception as error:
+        if not isinstance(lost := sole(error), CloisterError):
+            raise
+        search.note = lost.message
+    took = (time.monotonic() - began, processor() - used)
+    return Found(name, search.patch, None, *took, search.tried, len(search.plausible), search.note)
 
 
 def processor() -> float:
@@ -213,31 +246,34 @@ def is_right(root: Path, patch: Candidate, python: str) -> bool:
         return done.returncode in (0, 5)  # 5: every test had to be shown to the search
 
 
-def quixbugs(source: Path, python: str, only: list[str], part: str, limit: float, kept: Path | None) -> None:
+def quixbugs(given: Given) -> None:
+    source, python, limit = given.folder, given.python, given.seconds
     names = sorted(
         path.stem
         for path in (source / "python_programs").glob("*.py")
         if not path.stem.endswith("_test") and path.stem != "node"
     )
-    known = results_in(kept)
+    known = results_in(given.kept)
     for label, chosen in (("training", names[::2]), ("test", names[1::2])):
-        if part not in ("", label):
+        if given.part not in ("", label):
             continue
         results = [known[name] for name in chosen if name in known]
         for name in chosen:
-            if name in known or (only and name not in only):
+            if name in known or (given.only and name not in given.only):
                 continue
+            if time.monotonic() > given.until:
+                break
             with tempfile.TemporaryDirectory(prefix="quixbugs-") as folder:
                 root = Path(folder)
                 prepare_quixbugs(source, name, root)
-                found = measured(name, root, f"{python} -m pytest -q", limit)
+                found = measured(Search(root, f"{python} -m pytest -q"), name, limit)
                 if found.note == "no failing test":  # the only one was hidden: show all
                     (root / "hidden.py").rename(root / "work" / "test_more.py")
                     (root / "hidden.py").write_text("")
-                    found = measured(name, root, f"{python} -m pytest -q", limit)
+                    found = measured(Search(root, f"{python} -m pytest -q"), name, limit)
                 if found.patch is not None:
                     found = found._replace(right=is_right(root, found.patch, python))
-            keep(found, results, kept)
+            keep(found, results, given.kept)
         table(f"QuixBugs, {label}", results)
 
 
@@ -258,45 +294,92 @@ def keep(found: Found, results: "list[Kept]", kept: Path | None) -> None:
 # Planted bugs
 
 
-def planted(folder: Path, python: str, only: list[str], limit: float, kept: Path | None) -> None:
-    """Repair the planted bugs. With `kept`, bugs whose result is in that file are not repeated."""
-    done = results_in(kept)
+def planted(given: Given) -> None:
+    """Repair the planted bugs. Bugs whose result is kept are not repeated."""
+    python, limit = given.python, given.seconds
+    done = results_in(given.kept)
     results = [*done.values()]
-    for listed in sorted(folder.glob("*/bugs.json")):
-        package, known = listed.parent.name, json.loads(listed.read_text())
-        for number, bug in enumerate(known["bugs"]):
-            label = f"{package.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
-            if label in done or (only and not any(label.startswith(name) for name in only)):
-                continue
-            with tempfile.TemporaryDirectory(prefix="planted-") as name:
-                root = Path(name)
-                shutil.copytree(listed.parent / "work", root / "work")
-                file = root / "work" / bug["path"]
-                original = file.read_text()
-                file.write_text(bug["text"])
-                command = " ".join(["PYTHONPATH=src:.", python, "-m", "pytest", "-q", *known["tests"]])
-                began, used = time.monotonic(), processor()
-                hints = red(root / "work", command)
-                found = measured(label, root, command, limit, hints)
-                found = found._replace(seconds=time.monotonic() - began, processor=processor() - used)
-                if found.patch is not None:
-                    wanted = ast.dump(ast.parse(original))
-
-                    def restores(one: Candidate, bug: dict[str, str] = bug, wanted: str = wanted) -> bool:
-                        same = one.path == bug["path"]
-                        return same and ast.dump(ast.parse(applied(bug["text"], one.hunks))) == wanted
-
-                    found = found._replace(
-                        right=restores(found.patch), among=any(map(restores, found.others))
-                    )
-            keep(found, results, kept)
+    for number, package, known in in_turn(given.folder):
+        bug = known["bugs"][number]
+        label = f"{package.name.rpartition('-')[0]} {number + 1} {bug['operator'].removeprefix('core/')}"
+        if label in done or (given.only and not any(label.startswith(name) for name in given.only)):
+            continue
+        if time.monotonic() > given.until:
+            break
+        with tempfile.TemporaryDirectory(prefix="planted-") as name:
+            root = Path(name)
+            shutil.copytree(package / "work", root / "work")
+            original = (root / "work" / bug["path"]).read_text()
+            (root / "work" / bug["path"]).write_text(bug["text"])
+            command = " ".join(["PYTHONPATH=src:.", python, "-m", "pytest", "-q", *known["tests"]])
+            began, used = time.monotonic(), processor()
+            search = Search(root, command)
+            found = measured(search, label, limit, red(root / "work", command))
+            found = found._replace(seconds=time.monotonic() - began, processor=processor() - used)
+        keep(judged(found, search, Planted(bug["path"], bug["text"], original)), results, given.kept)
     table("planted bugs (right: the original code again)", results)
+    print(Counter(one.why for one in results if one.why))
+
+
+def in_turn(folder: Path) -> list[tuple[int, Path, Any]]:
+    """The first bug of each package, then the second of each: a part of them is a fair sample."""
+    listed = [(path.parent, json.loads(path.read_text())) for path in sorted(folder.glob("*/bugs.json"))]
+    found = [(n, package, known) for package, known in listed for n in range(len(known["bugs"]))]
+    return sorted(found, key=lambda one: (one[0], one[1].name))
+
+
+class Planted(NamedTuple):
+    """A planted bug: the file with it, and without."""
+
+    path: str
+    text: str
+    original: str
+
+    @property
+    def lines(self) -> range:
+        """The lines that differ, from 1."""
+        old, new = self.text.splitlines(), self.original.splitlines()
+        changed = [one for one in SequenceMatcher(None, old, new, False).get_opcodes() if one[0] != "equal"]
+        return range(changed[0][1] + 1, max(changed[-1][2], changed[0][1] + 1) + 1)
+
+    def restored_by(self) -> Callable[[Candidate], bool]:
+        wanted, near = ast.dump(ast.parse(self.original)), self.lines
+
+        def restores(one: Candidate) -> bool:
+            ends = max(hunk.line + hunk.height for hunk in one.hunks)
+            if one.path != self.path or one.line > near.stop or ends < near.start:
+                return False
+            try:
+                return ast.dump(ast.parse(applied(self.text, one.hunks))) == wanted
+            except (SyntaxError, ValueError):
+                return False
+
+        return restores
+
+
+def judged(found: Found, search: Search, bug: Planted) -> Found:
+    """Say whether the chosen patch restores the original code, and what kept the search from that one if not."""
+    restores = bug.restored_by()
+    if found.patch is not None and restores(found.patch):
+        return found._replace(right=True, place=found.patch.number + 1)
+    place = next((one.number + 1 for one in search.ordered if restores(one)), 0)
+    suspected = any(one.path == bug.path and one.line in bug.lines for one in search.suspects)
+    if place and any(trial.candidate.number + 1 == place for trial in search.plausible):
+        why = "another patch was chosen"
+    elif place:
+        why = "refused by the trial" if place <= found.tried else "not reached"
+    else:
+        why = "no rule writes it" if suspected else "not suspected" if search.ordered else found.note
+    return found._replace(right=None if found.patch is None else False, place=place, why=why)
 
 
 def red(work: Path, command: str) -> list[str]:
     """The tests that fail, as a run knows them from its baseline."""
     ran = ["/bin/sh", "-c", f"{command} --tb=no -rfE -p no:cacheprovider"]
-    said = subprocess.run(ran, cwd=work, capture_output=True, text=True, timeout=240, check=False).stdout
+    try:
+        said = subprocess.run(ran, cwd=work, capture_output=True, text=True, timeout=240, check=False).stdout
+    except subprocess.TimeoutExpired:
+        return []
     lines = [line.split(" ", 1) for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return [rest.split(" - ")[0] for _, rest in lines]
 
@@ -314,8 +397,8 @@ def show(found: Found) -> None:
     print(
         f"{found.name:32} {verdict:8} {found.seconds:6.1f} s ({found.processor:5.1f} s of processor time)  tried {found.tried:5}  plausible {found.plausible}  {found.note}"
     )
-    if found.right is False and found.among is not None:
-        print(f"    the right patch was{'' if found.among else ' not'} among the plausible ones")
+    if found.why:
+        print(f"    {found.why}: the right patch has place {found.place or '-'}")
     if found.patch is not None:
         print(
             "\n".join(
@@ -333,10 +416,17 @@ class Kept(NamedTuple):
     right: bool | None
     seconds: float
     processor: float
+    why: str = ""
+    place: int = 0
+    tried: int = 0
+    diff: str = ""
 
 
 def kept_of(found: Found) -> Kept:
-    return Kept(found.name, found.patch is not None, found.right, found.seconds, found.processor)
+    patch = found.patch
+    times = (found.seconds, found.processor)
+    diff = "" if patch is None else f"[{patch.rule}]\n{patch.diff}"
+    return Kept(found.name, patch is not None, found.right, *times, found.why, found.place, found.tried, diff)
 
 
 def table(title: str, results: list[Kept]) -> None:
@@ -363,11 +453,10 @@ def main() -> None:
     parser.add_argument("--part", choices=("training", "test"), default="")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--kept", type=Path, help="a file for the results, to continue later")
-    given = parser.parse_args()
-    if given.kind == "quixbugs":
-        quixbugs(given.folder, given.python, given.only, given.part, given.seconds, given.kept)
-    else:
-        planted(given.folder, given.python, given.only, given.seconds, given.kept)
+    parser.add_argument("--stop-after", type=float, default=math.inf, help="begin no bug after that time")
+    parsed = vars(parser.parse_args())
+    kind, until = parsed.pop("kind"), time.monotonic() + parsed.pop("stop_after")
+    (quixbugs if kind == "quixbugs" else planted)(Given(**parsed, until=until))
 
 
 if __name__ == "__main__":
