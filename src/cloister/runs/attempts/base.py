@@ -1,5 +1,6 @@
 """The sandbox with the base of a run, opened while the first request is under way, and the baseline in a fork of it."""
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,10 +11,13 @@ from anyio.abc import TaskStatus
 
 from cloister.agent.evidence.baseline import take_baseline
 from cloister.agent.evidence.run_checks import Shards
+from cloister.agent.harnesses.repair.observe import needed, observed
+from cloister.core.attempts import NATIVE, wishes
 from cloister.core.computer import Stream
-from cloister.core.errors import Bug, HostError, SandboxLost, UserError, sole
+from cloister.core.errors import Bug, CloisterError, Fenced, HostError, SandboxLost, UserError, sole
 from cloister.core.events import (
     CommandOutput,
+    FaultLocalised,
     Phase,
     PhaseEnded,
     PhaseStarted,
@@ -21,7 +25,7 @@ from cloister.core.events import (
     SandboxClosed,
     SandboxOpened,
 )
-from cloister.core.log import Journal
+from cloister.core.log import Journal, round_start
 from cloister.core.requests import TierName
 from cloister.core.text import decode
 from cloister.forge import workspace
@@ -29,6 +33,8 @@ from cloister.runs.attempts.context import RunSetup
 from cloister.runs.run_rules import check_allowed
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
+
+logger = logging.getLogger(__name__)
 
 _LIVES = 3
 """Sandboxes that may be lost before the base is in one, and before the baseline is taken."""
@@ -112,6 +118,7 @@ class BaseSandbox:
             if self.setup.results.known is None:
                 await tasks.start(self._baseline, sandbox)
             self.use(sandbox)
+            tasks.start_soon(self._observe)
             await self._done.wait()
             tasks.cancel_scope.cancel()
 
@@ -157,6 +164,28 @@ class BaseSandbox:
         ) as sandbox:
             await workspace.sync(sandbox, setup.bare, self.warmed, setup.base)
             yield sandbox
+
+    async def _observe(self) -> None:
+        """Localise the fault for a model that needs it, in a sandbox with the base. The run goes on without it, too."""
+        setup, services, journal = self.setup, self.services, self.journal
+        found = await setup.results.ready()
+        start = round_start(journal.events)
+        known = any(isinstance(event.body, FaultLocalised) for event in journal.events[start:])
+        others = {services.harness(setup.request, wish) for wish in wishes(setup.request)} - {NATIVE}
+        if known or others or not any(one.failing for one in found.diagnoses):
+            return
+        await needed(journal, start)
+        try:
+            async with self._fresh() as place:
+                localised = await observed(place, found.diagnoses)
+        except Exception as error:
+            cause = sole(error)
+            if not isinstance(cause, CloisterError) or isinstance(cause, Fenced):
+                raise
+            logger.info("nothing was localised: %s", cause.message)
+            return
+        if localised is not None:
+            await journal.append(localised)
 
     async def _take(self, place: Sandbox, keep: Sandbox | None) -> None:
         def show(check: str, stream: Stream, data: bytes) -> None:

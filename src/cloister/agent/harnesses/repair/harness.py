@@ -10,7 +10,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import anyio
-import msgspec
 from anyio import to_thread
 from msgspec.structs import replace
 
@@ -21,26 +20,24 @@ from cloister.agent.harnesses.native.tool_calls import ToolCalls
 from cloister.agent.harnesses.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
 from cloister.agent.harnesses.repair.candidates import Ordered, candidates
 from cloister.agent.harnesses.repair.choose import enough
+from cloister.agent.harnesses.repair.observe import NAME_CHARS, NAMES, localised_event, suite_for
 from cloister.agent.harnesses.repair.rules.api import facts_of
-from cloister.agent.harnesses.repair.suite import Suite, in_place_of, script_of, suite_of
+from cloister.agent.harnesses.repair.suite import Suite
 from cloister.agent.harnesses.repair.trials import Trials
 from cloister.agent.harnesses.repair.words import (
     BROKEN,
     DENIED,
     FLAKY,
     NO_CANDIDATE,
-    NO_RULES,
     NO_TEST,
     NOT_RED_NOW,
     OUTSIDE,
     STOPPED,
     exhausted,
-    how,
     summary,
 )
 from cloister.agent.tools.files import WRITE
-from cloister.core.computer import Computer
-from cloister.core.errors import CloisterError, UserError, sole
+from cloister.core.errors import UserError, sole
 from cloister.core.events import (
     AttemptEnded,
     CandidatesTried,
@@ -50,10 +47,9 @@ from cloister.core.events import (
     PatchFound,
     Progress,
     PromptReceived,
-    Suspect,
     TurnEnded,
 )
-from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE, SUSPECTS
+from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, one_line
@@ -65,7 +61,6 @@ _BATCH_SECONDS = 4.0
 _SHOW_SECONDS = 0.1
 _NEAR_MISSES = 5
 """Candidates that repaired the failing tests and broke others: the log has the first of them."""
-_NAMES, _NAME_CHARS = 20, 400
 _ANY = 1_000_000
 _LOCALISE_SHARE = 0.3
 """Of the time that is left."""
@@ -117,7 +112,7 @@ class RepairHarness:
     async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
         await evidence.baseline_ready()
         search = _Search(place, evidence)
-        suite, why = await _suite(evidence, place.computer)
+        suite, why = await suite_for(evidence.baseline, place.computer)
         if suite is None:
             # Without a failing test the untouched base may be all that was asked for.
             return await search.unchanged(why) if why == NO_TEST else Unfinished("red", why)
@@ -131,36 +126,6 @@ class RepairHarness:
             if isinstance(cause, UserError):
                 return Unfinished("red", f"{BROKEN} {one_line(cause.message, 300)}")
             raise cause from None
-
-
-async def _suite(evidence: Evidence, computer: Computer) -> tuple[Suite | None, str]:
-    """The test command to search with, or why there is none."""
-    red = [diagnosis for diagnosis in evidence.baseline if diagnosis.failing]
-    # Without a failing test, a check may fail before any test runs: an import error of the product.
-    bad = red or [diagnosis for diagnosis in evidence.baseline if not diagnosis.green]
-    for diagnosis in bad:
-        if (suite := suite_of(await _resolved(diagnosis.check, computer))) is not None:
-            return suite, ""
-    return None, NO_RULES.format(check=one_line(bad[0].check, 120)) if bad else NO_TEST
-
-
-async def _resolved(check: str, computer: Computer) -> str:
-    """What `npm test` and the like run."""
-    name = script_of(check)
-    if name is None:
-        return check
-    folder = check[3:].split("&&")[0].strip() + "/" if check.startswith("cd ") else ""
-    try:
-        package = await computer.read(f"{folder}package.json", limit_bytes=1_000_000)
-        return in_place_of(check, msgspec.json.decode(package, type=_Package).scripts.get(name, check))
-    except (CloisterError, msgspec.MsgspecError):
-        return check
-
-
-class _Package(msgspec.Struct):
-    """What a search reads of a package.json."""
-
-    scripts: dict[str, str] = {}
 
 
 class _Search:
@@ -192,7 +157,7 @@ class _Search:
         if found is None:
             return Unfinished("red", STOPPED.format(tried=0, total=0))
         if not self._known.localised:
-            await self._evidence.record(_event(found, suite.folder))
+            await self._evidence.record(localised_event(found, suite.folder))
         if why := _hopeless(found):
             return Unfinished("red", why)
         allowed = [path for path in dict.fromkeys((*found.paths, *found.modules)) if self._may_write(path)]
@@ -332,20 +297,6 @@ def _said(found: Localised) -> str:
     return f" ({text})" if text else ""
 
 
-def _event(found: Localised, folder: str) -> FaultLocalised:
-    at = f"{folder}/" if folder else ""
-    return FaultLocalised(
-        failing=tuple(one_line(one.test, _NAME_CHARS) for one in found.failing[:_NAMES]),
-        suspects=tuple(
-            Suspect(one_line(at + one.path, _NAME_CHARS), one.line, one.score, one_line(one.why, 200))
-            for one in found.suspects[:SUSPECTS]
-        ),
-        how=how(found),
-        lines=len(found.suspects),
-        seconds=found.seconds,
-    )
-
-
 def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
     one = trial.candidate
     doubts = [FLAG_WORDS[flag] for flag in one.flags if flag in LAST]
@@ -359,8 +310,8 @@ def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
         path,
         one.line,
         bounded(one.diff, DIFF_CHARS),
-        tuple(one_line(name, _NAME_CHARS) for name in trial.made_green[:_NAMES]),
-        tuple(one_line(name, _NAME_CHARS) for name in trial.broke[:_NAMES]),
+        tuple(one_line(name, NAME_CHARS) for name in trial.made_green[:NAMES]),
+        tuple(one_line(name, NAME_CHARS) for name in trial.broke[:NAMES]),
         f"it {' and '.join(doubts)}" if doubts else "",
         len(trial.still_red),
     )

@@ -101,20 +101,22 @@ class Trials:
             raise job.error
         return cast("T", job.answer)
 
-    async def localise(self, hints: Sequence[str] = (), *, seconds: float = 60.0) -> Localised:
+    async def localise(
+        self, hints: Sequence[str] = (), *, seconds: float = 60.0, passing: int | None = None
+    ) -> Localised:
         """Run every test, then those that fail and some of the others with coverage, and rank the lines.
 
         `hints`: names of tests that are known to fail. Others that fail here do so for a reason of their own.
+        `passing`: beside those, run at most so many.
         """
         began = anyio.current_time()
         ready = await self._do(Worker.opened)
         end = began + seconds
-        tests = await self._cover(ready.tests, end, each=_EACH_SECONDS, trace=False)
+        wanted = ready.tests if passing is None else _near(ready.tests, hints, passing)
+        tests = await self._cover(wanted, end, each=_EACH_SECONDS, trace=False)
         notes: list[str] = []
-        if len(tests) < len(ready.tests):
-            notes.append(
-                f"{len(ready.tests) - len(tests)} tests did not run: the time for localising was over"
-            )
+        if len(tests) < len(wanted):
+            notes.append(f"{len(wanted) - len(tests)} tests did not run: the time for localising was over")
         bad = [name for name, test in tests.items() if test.status in ("failed", "late")]
         red = [name for name in bad if name in frozenset(hints)] or bad
         if len(red) < len(bad):
@@ -359,6 +361,13 @@ def _spread(names: Sequence[str], most: int) -> list[str]:
     half = most // 2
     rest = names[half:]
     return [*names[:half], *rest[:: max(1, -(-len(rest) // (most - half)))]]
+
+
+def _near(tests: Sequence[str], red: Sequence[str], most: int) -> list[str]:
+    """The failing tests and some of the others, in the order of the suite."""
+    known = frozenset(red)
+    found = {*known, *_spread(_nearest([name for name in tests if name not in known], red), most)}
+    return [name for name in tests if name in found]
 
 
 def _nearest(green: Sequence[str], red: Sequence[str]) -> list[str]:
