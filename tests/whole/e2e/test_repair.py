@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.whole.e2e.setup.ordinary import NPM, SINGLE, Sample, clean, project, registry
 
 from cloister.core.events.repair import PLAUSIBLE
 
 ROOT = Path(__file__).parents[3]
 PROMPT = "The test suite of this repository fails. Find the cause and fix it."
+TYPESCRIPT, GO = (next(one for one in SINGLE if one.name == name) for name in ("vitest", "go"))
 GIVES_UP = """
 [[reply]]
 calls = [{ tool = "bash", command = "true" }]
@@ -89,53 +91,25 @@ def test_rule_against_the_harness_refuses_the_run_before_it_begins(cloister: Any
     assert "A run may not have the harness repair" in refused.stderr
 
 
-SCRIPTS = {
-    "package.json": '{"name": "totals", "version": "1.0.0", "scripts": {"test": "node --test"}}\n',
-    "totals.js": (
-        "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
-        "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\nmodule.exports = { total, twice };\n"
-    ),
-    "test/totals.test.js": (
-        'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
-        'const { total, twice } = require("../totals.js");\n\n'
-        'test("total of some", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
-        'test("total of none", () => assert.strictEqual(total([]), 0));\n'
-        'test("twice", () => assert.strictEqual(twice(2), 4));\n'
-    ),
-}
+LANGUAGES = [
+    pytest.param(NPM, "npm", id="JavaScript"),
+    pytest.param(TYPESCRIPT, "ordinary-vitest", id="TypeScript", marks=pytest.mark.long(only=True)),
+    pytest.param(GO, "ordinary-go", id="Go", marks=pytest.mark.long(only=True)),
+]
 
 
-GO = {
-    "go.mod": "module example.com/totals\n\ngo 1.19\n",
-    "totals.go": (
-        "package totals\n\nfunc Total(items []int) int {\n\tsum := 0\n\tfor i := 0; i < len(items)-1; i++ {\n\t\tsum += items[i]\n\t}\n"
-        "\treturn sum\n}\n\nfunc Twice(x int) int {\n\treturn x * 2\n}\n"
-    ),
-    "totals_test.go": (
-        'package totals\n\nimport "testing"\n\nfunc TestTotal(t *testing.T) {\n\tif got := Total([]int{1, 2, 3}); got != 6 {\n'
-        '\t\tt.Errorf("got %d", got)\n\t}\n}\n\nfunc TestTwice(t *testing.T) {\n\tif Twice(2) != 4 {\n\t\tt.Error("twice")\n\t}\n}\n'
-    ),
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("program", "files", "changed"), [("node", SCRIPTS, "totals.js"), ("go", GO, "totals.go")]
-)
+@pytest.mark.parametrize(("sample", "name"), LANGUAGES)
 def test_other_languages_are_repaired_and_proven_in_a_sandbox(
-    cloister: Any, program: str, files: dict[str, str], changed: str
+    cloister: Any, sample: Sample, name: str
 ) -> None:
-    if shutil.which(program) is None:
-        pytest.skip(f"{program} cannot be fetched here")
-    at = cloister.cwd / "totals"
-    for name, text in files.items():
-        (at / name).parent.mkdir(parents=True, exist_ok=True)
-        (at / name).write_text(text)
-    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
-        cloister.git(at, *args)
-    cloister("run", PROMPT, "--repo", str(at), "--harness", "repair", seconds=900)
-    outcome, _, made = _result(cloister)
+    for needed in sample.registries:
+        registry(needed)
+    repo = project(name, **sample.broken)
+    cloister("run", PROMPT, "--repo", str(repo), "--harness", "repair", seconds=900)
+    clean(repo)
+    outcome, _, files = _result(cloister)
     assert outcome == "proven"
-    assert changed in json.dumps(made)
-    localised = next(e["body"] for e in cloister.events() if e["body"]["type"] == "FaultLocalised")
-    assert "coverage" in localised["how"]
+    assert sample.file in json.dumps(files)
+    (localised,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "FaultLocalised"]
+    assert sample.file in {one["path"] for one in localised["suspects"]}
+    assert ("coverage" in localised["how"]) == (sample is not TYPESCRIPT)

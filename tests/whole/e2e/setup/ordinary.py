@@ -1,7 +1,17 @@
 """Small repositories of the usual kinds, written here: one function in each, and the test that shows when it is broken."""
 
 import json
+import subprocess
+from pathlib import Path
 from typing import NamedTuple
+
+import anyio
+import pytest
+from tests.conftest import CACHE
+
+from cloister.egress.packages import derive
+
+DATES = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
 
 
 class Sample(NamedTuple):
@@ -15,6 +25,40 @@ class Sample(NamedTuple):
     file: str
     good: str
     bad: str
+
+    @property
+    def broken(self) -> dict[str, str]:
+        """The files with the bug."""
+        return {**self.files, self.file: self.files[self.file].replace(self.good, self.bad)}
+
+
+def registry(name: str) -> None:
+    found = anyio.run(derive, name)
+    if found.problem or not found.hosts:
+        pytest.skip(f"the set {name} means nothing here: {found.problem}")
+
+
+def project(name: str, **files: str) -> Path:
+    """A repository that is at the same place in every session, so that its environment is made once on this machine."""
+    at = CACHE / "environments" / name
+    if not (at / ".git").exists():
+        at.mkdir(parents=True, exist_ok=True)
+        for path, text in files.items():
+            (at / path).parent.mkdir(parents=True, exist_ok=True)
+            (at / path).write_text(text)
+        git = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
+        for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+            subprocess.run([*git, *args], cwd=at, check=True, env={"PATH": "/usr/bin:/bin", **DATES})
+    return at
+
+
+def clean(repo: Path) -> None:
+    """Remove the branches that runs delivered. Tests share a repository, so another one may be first."""
+    listed = subprocess.run(
+        ["git", "branch", "--list", "cloister/*"], cwd=repo, capture_output=True, text=True
+    )
+    for branch in listed.stdout.split():
+        subprocess.run(["git", "branch", "-qD", branch], cwd=repo, check=False)
 
 
 def _json(**fields: object) -> str:
@@ -41,6 +85,24 @@ _RUST_SUM = (
     "        assert_eq!(super::sum(1, 2), 3);\n    }\n\n    #[test]\n    fn adds_nothing() {\n        assert_eq!(super::sum(4, 0), 4);\n    }\n}\n"
 )
 
+
+NPM = Sample(
+    "npm",
+    "npm, node:test",
+    ("pypi", "npm"),
+    {
+        "package.json": json.dumps(
+            {"name": "sum", "scripts": {"test": "node --test"}, "dependencies": {"is-number": "7.0.0"}}
+        ),
+        ".gitignore": "node_modules/\n",
+        "sum.js": "const is = require('is-number');\nexports.sum = (a, b) => is(a) ? a + b : 0;\n",
+        "test/sum.test.js": "const {test} = require('node:test');\nconst assert = require('assert');\n"
+        "test('adds', () => assert.equal(require('../sum').sum(1, 2), 3));\n",
+    },
+    "sum.js",
+    "a + b",
+    "a - b",
+)
 
 SINGLE = (
     Sample(

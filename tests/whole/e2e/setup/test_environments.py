@@ -1,53 +1,19 @@
 """Ordinary repositories go green with nothing but `--repo`: their dependencies are installed once, and reused."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anyio
 import pytest
 from tests.conftest import CACHE
-from tests.whole.e2e.setup.ordinary import SINGLE, WORKSPACES, Sample
-
-from cloister.egress.packages import derive
+from tests.whole.e2e.setup.ordinary import NPM, SINGLE, WORKSPACES, Sample, clean, project, registry
 
 PROMPT = "The test suite fails. Find the cause and fix it."
-DATES = {"GIT_AUTHOR_DATE": "2026-01-01T00:00:00Z", "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}
 APP = "import inflection\n\ndef total(values):\n    assert inflection\n    return sum(values) + 1\n"
 TEST = "from app import total\n\ndef test_total():\n    assert total([1, 2]) == 3\n"
 FIX = 'calls = [{ tool = "edit", path = "app.py", old = "sum(values) + 1", new = "sum(values)" }]\n'
 DONE = '[[reply]]\nsay = "Done."\ncalls = [{ tool = "finish", summary = "Repaired" }]\n'
-
-
-def registry(name: str) -> None:
-    found = anyio.run(derive, name)
-    if found.problem or not found.hosts:
-        pytest.skip(f"the set {name} means nothing here: {found.problem}")
-
-
-def project(name: str, **files: str) -> Path:
-    """A repository that is at the same place in every session, so that its environment is made once on this machine."""
-    at = CACHE / "environments" / name
-    if not (at / ".git").exists():
-        at.mkdir(parents=True, exist_ok=True)
-        for path, text in files.items():
-            (at / path).parent.mkdir(parents=True, exist_ok=True)
-            (at / path).write_text(text)
-        git = ("git", "-c", "user.name=Ada", "-c", "user.email=ada@example.org")
-        for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
-            subprocess.run([*git, *args], cwd=at, check=True, env={"PATH": "/usr/bin:/bin", **DATES})
-    return at
-
-
-def clean(repo: Path) -> None:
-    """Remove the branches that runs delivered."""
-    listed = subprocess.run(
-        ["git", "branch", "--list", "cloister/*"], cwd=repo, capture_output=True, text=True
-    )
-    for branch in listed.stdout.split():
-        subprocess.run(["git", "branch", "-qD", branch], cwd=repo, check=True)
 
 
 def bodies(cloister: Any, kind: str) -> list[dict[str, Any]]:
@@ -163,21 +129,7 @@ def test_set_up_can_be_off_or_a_command(cloister: Any, tmp_path: Path) -> None:
 def test_npm_dependencies_and_a_node_that_the_template_lacks(cloister: Any) -> None:
     registry("npm")
     registry("pypi")
-    package = {
-        "name": "sum",
-        "scripts": {"test": "node --test"},
-        "dependencies": {"is-number": "7.0.0"},
-    }
-    repo = project(
-        "npm",
-        **{
-            "package.json": json.dumps(package),
-            ".gitignore": "node_modules/\n",
-            "sum.js": "const is = require('is-number');\nexports.sum = (a, b) => is(a) ? a - b : 0;\n",
-            "test/sum.test.js": "const {test} = require('node:test');\nconst assert = require('assert');\n"
-            "test('adds', () => assert.equal(require('../sum').sum(1, 2), 3));\n",
-        },
-    )
+    repo = project(NPM.name, **NPM.broken)
     fix = 'calls = [{ tool = "edit", path = "sum.js", old = "a - b", new = "a + b" }]\n'
     script = cloister.script(f'[[reply]]\nsay = "x"\n{fix}{DONE}')
     done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
@@ -198,8 +150,7 @@ _QUICK = ("npm-workspace", "make")
 def test_an_ordinary_repository_goes_green_without_configuration(cloister: Any, sample: Sample) -> None:
     for name in sample.registries:
         registry(name)
-    broken = sample.files[sample.file].replace(sample.good, sample.bad)
-    repo = project(f"ordinary-{sample.name}", **{**sample.files, sample.file: broken})
+    repo = project(f"ordinary-{sample.name}", **sample.broken)
     edit = f"old = {json.dumps(sample.bad)}, new = {json.dumps(sample.good)}"
     script = cloister.script(
         f'[[reply]]\nsay = "x"\ncalls = [{{ tool = "edit", path = "{sample.file}", {edit} }}]\n{DONE}'
