@@ -5,7 +5,7 @@ Usage: priors.py PLANTED QUIXBUGS [PER_MODULE], with an interpreter that has cos
 training half is used. Each module gets random mutations (fixed seed). The place of a mutation is known, so no test runs: a
 rule is right if one of its candidates at the changed lines is the original code again. The table has, for each rule, the
 places where it applied, its candidates there, how often one was right, the mean place of the right one among them, and the
-share of places at which it was right.
+share of places at which it was right. Before it, the bugs of each kind, and those that no rule repairs.
 """
 
 import ast
@@ -27,14 +27,14 @@ MODULES = 8
 """Most modules of one package. With eight mutations in each, ten packages take a few minutes."""
 
 
-def mutations(file: Path, count: int, chance: random.Random) -> list[str]:
+def mutations(file: Path, count: int, chance: random.Random) -> list[tuple[str, str]]:
     mutate: Any = import_module("cosmic_ray.mutating").mutate_code
     plugins: Any = import_module("cosmic_ray.plugins")
     trees: Any = import_module("cosmic_ray.ast")
     names = sorted(name for name in plugins.operator_names() if "Variable" not in name)
     kinds = sorted({name.split("_")[0] for name in names})
     text, nodes = file.read_text(), list(trees.ast_nodes(trees.get_ast_from_path(file)))
-    found: list[str] = []
+    found: list[tuple[str, str]] = []
     for _ in range(4 * count):
         kind = chance.choice(kinds)
         name = chance.choice([one for one in names if one.split("_")[0] == kind])
@@ -42,7 +42,7 @@ def mutations(file: Path, count: int, chance: random.Random) -> list[str]:
         places = sum(len(list(operator.mutation_positions(node))) for node in nodes)
         changed = mutate(text, operator, chance.randrange(places)) if places else None
         if changed is not None and shape(changed) != shape(text):
-            found.append(changed)
+            found.append((kind, changed))
         if len(found) == count:
             break
     return found
@@ -61,8 +61,11 @@ class Counts:
         self.tried: dict[str, Counter[int]] = defaultdict(Counter)
         self.right: dict[str, Counter[int]] = defaultdict(Counter)
         self.ranks: list[int] = []
+        self.kinds: dict[str, list[int]] = defaultdict(list)
+        """The places of the right texts by the kind of bug; -1 if no rule writes it."""
+        self.missed: dict[str, list[str]] = defaultdict(list)
 
-    def add(self, wrong: str, right: str) -> None:
+    def add(self, kind: str, wrong: str, right: str) -> None:
         """Count what each rule does at the statement in which two texts differ."""
         old, new, want = wrong.split("\n"), right.split("\n"), shape(right)
         first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0) + 1
@@ -82,6 +85,18 @@ class Counts:
                 self.right[name][index] += 1
                 self.ranks.append(rank)
         self.reached += found
+        self.kinds[kind].append(self.ranks[-1] if found else -1)
+        if not found:
+            self.missed[kind].append(f"{old[first - 1].strip()}  ->  {new[first - 1].strip()}")
+
+    def by_kind(self) -> None:
+        """Print how many bugs of each kind are within reach, and those that are not."""
+        for kind, places in sorted(self.kinds.items()):
+            near = sorted(one for one in places if one >= 0)
+            print(
+                f"{kind:34} {len(near):3} of {len(places):3}, median place {near[len(near) // 2] if near else '-'}"
+            )
+            print("".join(f"    {one[:180]}\n" for one in self.missed[kind]), end="")
 
     def table(self) -> None:
         print(f"{self.bugs} training bugs, {self.reached} within reach of one rule; the right candidate is")
@@ -125,15 +140,16 @@ def main() -> None:
     for work in sorted(planted.glob("*/work")):
         known = modules(work)
         for file in random.Random(f"{SEED}{work.parent.name}").sample(known, min(len(known), MODULES)):
-            for wrong in mutations(file, count, random.Random(f"{SEED}{file.name}")):
-                counts.add(wrong, file.read_text())
+            for kind, wrong in mutations(file, count, random.Random(f"{SEED}{file.name}")):
+                counts.add(kind.removeprefix("core/"), wrong, file.read_text())
     names = sorted(one.stem for one in (quixbugs / "python_programs").glob("*.py"))
     names = [name for name in names if not name.endswith("_test") and name != "node"]
     for name in names[::2]:
         wrong, right = (
             quixbugs / folder / f"{name}.py" for folder in ("python_programs", "correct_python_programs")
         )
-        counts.add(wrong.read_text(), right.read_text())
+        counts.add("QuixBugs", wrong.read_text(), right.read_text())
+    counts.by_kind()
     counts.table()
 
 

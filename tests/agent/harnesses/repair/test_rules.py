@@ -36,6 +36,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "call for its argument": ("return f(a)", "return a"),
     "missing call": ("b = f(a) + a", "b = max(b, f(a) + a)"),
     "list": ("return []", "return [[]]"),
+    "loop over nothing": ("for x in []:\n    f(x)", "for x in b:\n    f(x)"),
     "another expression": ("return f(a + 1) + b", "return f(a + 1) + f(a + 1)"),
     "offset": ("return f(a)", "return f(a - b)"),
     "missing check for nothing": (
@@ -46,6 +47,10 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "type of an exception": ("raise KeyError(a)", "raise ValueError(a)"),
     "missing return": ("f(a)", "return f(a)"),
     "break, continue, return, yield": ("while a:\n    break", "while a:\n    continue"),
+    "decorator that the function needs": (
+        "class A:\n    def g(cls):\n        return cls\nreturn A",
+        "class A:\n    @classmethod\n    def g(cls):\n        return cls\nreturn A",
+    ),
     "missing decorator": (
         "def g():\n    return a\nreturn g",
         "@property\ndef g():\n    return a\nreturn g",
@@ -94,6 +99,11 @@ def test_a_rule_repairs_its_example(rule: str) -> None:
         ("return a[-1]", "return a[0]"),
         ("return a != b", "return a is not b"),
         ("for x in a:\n    f(x)", "for x in a[b:]:\n    f(x)"),
+        ("if a < None:\n    f(b)", "if a is None:\n    f(b)"),
+        ("return a >= b", "return a is not b"),
+        ("for key, x in []:\n    f(x)", "for key, x in b.items():\n    f(x)"),
+        ("for i, x in []:\n    f(x)", "for i, x in enumerate(a):\n    f(x)"),
+        ("try:\n    f(a)\nexcept Wrong:\n    f(b)", "try:\n    f(a)\nexcept Exception:\n    f(b)"),
         ("return [f(x) for x in a]", "return b + [f(x) for x in a]"),
     ],
 )

@@ -3,6 +3,7 @@
 The source is hostile: trees are walked without recursion, and all lists are bounded.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cache, cached_property
 from importlib import import_module
@@ -233,6 +234,39 @@ class File:
                     found.setdefault(self.text(owner), {})[self.text(name)] = None
                     found[""][self.text(name)] = None
         return {owner: tuple(names) for owner, names in found.items()}
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """How often each name occurs."""
+        return Counter(self.text(node) for node in self.nodes if node.type in NAMES)
+
+    @cached_property
+    def read_members(self) -> frozenset[str]:
+        """Attributes that are read without a call."""
+        return frozenset(
+            self.text(member(node)[1])
+            for node in self.nodes
+            if node.type in MEMBERS
+            and (above := node.parent) is not None
+            and (above.type not in CALLS or above.child_by_field_name("function") != node)
+        )
+
+    @cached_property
+    def decorators(self) -> tuple[str, ...]:
+        """The decorators of the file, the most frequent first."""
+        counts = Counter(self.text(node) for node in self.nodes if node.type == "decorator")
+        return tuple(sorted(counts, key=lambda text: (-counts[text], text)))
+
+    @cached_property
+    def imported(self) -> frozenset[str]:
+        """Names in `from … import …`."""
+        return frozenset(
+            self.text(one)
+            for node in self.nodes
+            if node.type == "import_from_statement"
+            for one in walk(node)
+            if one.type in NAMES
+        )
 
     def scope(self, node: Node) -> Scope:
         """The scope of the outermost function around a node, or of the file."""

@@ -417,9 +417,18 @@ def said(error):
     if error is None:
         return ""
     try:
-        return str(error)[:MESSAGE]
+        return str(error)[:MESSAGE] + handled(error)
     except Exception:
         return ""
+
+
+def handled(error):
+    """The exceptions that were being handled: an `except` with a wrong type raises another one."""
+    names = []
+    while error.__context__ is not None and len(names) < 3:
+        error = error.__context__
+        names.append(type(error).__name__)
+    return "".join(" while handling " + name for name in names)
 
 
 def plain(code):

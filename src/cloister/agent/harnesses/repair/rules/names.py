@@ -187,28 +187,13 @@ def _is_near(one: str, other: str) -> bool:
 
 
 def literal_list(node: Node, file: File, facts: Facts) -> Iterator[str]:
-    """A list with one element for an empty one, what a loop may go over, and nothing for something."""
+    """A list with one element for an empty one, and nothing for something."""
     text = file.text(node)
-    if text == "[]" and node.parent is not None and node.parent.type in ("for_statement", "for_in_clause"):
-        yield from _iterables(node.parent, file)
-    elif text == "[]":
+    if text == "[]":
         yield "[[]]"
         yield from (f"[{name}]" for name in file.scope(node).names[:8])
     if node.type in LITERALS and node.parent is not None and node.parent.type == "return_statement":
         yield from (one for one in file.words.empties if one != text)
-
-
-def _iterables(loop: Node, file: File) -> list[str]:
-    """Values that sound like the loop's variable first: `keys` or `self.keys` for `key`."""
-    names = [file.text(one) for one in walk(loop) if one.type in NAMES]
-    known = [file.text(one) for one in file.scope(loop).expressions if one.type in NAMES | MEMBERS | CALLS]
-    known += [f"self.{name}" for name in file.members.get("self", ())]
-    known += [file.text(one.child_by_field_name("right")) for one in file.nodes if one.type == loop.type]
-    words = {part for name in names[:2] for part in name.split("_")}
-    pairs = [f"{one}.items()" for one in known if one.isidentifier()] if len(names) > 1 else []
-    alike = [one for one in (*known, *pairs) if any(word and word in one for word in words)]
-    near = [form for one in alike for form in (one, f"reversed({one})")]
-    return [one for one in dict.fromkeys((*near, *known, *pairs)) if one not in ("[]", *names[:1])][:60]
 
 
 def transplanted(node: Node, file: File, facts: Facts) -> Iterator[str]:

@@ -32,7 +32,9 @@ _WORDS = {
     "in": ("not in",),
     "not in": ("in",),
 }
-_IDENTITY = {"==": "is", "!=": "is not"}
+_IDENTITIES = ("is", "is not")
+_CONSTANTS = frozenset(("none", "true", "false"))
+"""What Python compares by identity."""
 _EVERY = "+ - * / // % ** & | ^ << >>"
 _ARITHMETIC: dict[str, str] = {
     **{"+": "- * /", "-": "+ * /", "*": "/ + ** -", "/": "* // - %", "//": "/ * % -", "%": "// * / -"},
@@ -78,9 +80,11 @@ def comparison(node: Node, file: File, facts: Facts) -> Iterator[str]:
     parts = operation(node)
     if parts:
         operator = " ".join(file.text(parts[1]).split())
-        for other in (*_WORDS.get(operator, ()), *_COMPARE.get(operator, "").split()):
-            yield file.replaced(node, parts[1], other)
-        if file.language == "python" and (other := _IDENTITY.get(operator)):
+        others = (*_WORDS.get(operator, ()), *_COMPARE.get(operator, "").split())
+        if file.language == "python" and operator in _COMPARE:
+            constant = parts[2].type in _CONSTANTS or parts[0].type in _CONSTANTS
+            others = (*_IDENTITIES, *others) if constant else (*others, *_IDENTITIES)
+        for other in others:
             yield file.replaced(node, parts[1], other)
 
 

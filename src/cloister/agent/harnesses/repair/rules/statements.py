@@ -18,8 +18,9 @@ from cloister.agent.harnesses.repair.syntax import (
     walk,
 )
 
-_ERRORS = "Value Type Key Index Attribute Runtime ZeroDivision NotImplemented OS Lookup"
-_BUILT_IN_ERRORS = (*(f"{name}Error" for name in _ERRORS.split()), "StopIteration")
+_ERRORS = "Value Type Key Index Attribute Runtime ZeroDivision NotImplemented OS Lookup Import Unicode Overflow Assertion"
+_BUILT_IN_ERRORS = (*(f"{name}Error" for name in _ERRORS.split()), "StopIteration", "Exception")
+_DEFINITIONS = frozenset(("function_definition", "decorated_definition", "class_definition"))
 
 
 def _line_cut(node: Node, file: File) -> tuple[int, int, str] | None:
@@ -138,13 +139,12 @@ def added(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 
 def decorator(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
-    """A decorator of a sibling, or a usual one, on a function that has none."""
+    """A decorator of a sibling, or a usual one, above a definition."""
     indent = file.indent(node)
-    if node.type != "function_definition" or indent is None or file.language != "python":
+    if node.type not in _DEFINITIONS or indent is None or file.language != "python":
         return
-    known = [file.text(one) for one in file.nodes if one.type == "decorator"]
-    usual = ("@property", "@classmethod", "@staticmethod") if indent else ()
-    for text in list(dict.fromkeys((*sorted(known, key=lambda one: -known.count(one)), *usual)))[:8]:
+    usual = ("@property", "@classmethod", "@staticmethod") if indent and node.type in FUNCTIONS else ()
+    for text in list(dict.fromkeys((*file.decorators, *usual)))[:8]:
         if "\n" not in text and ".setter" not in text:
             yield (node.start_byte - len(indent), node.start_byte - len(indent), f"{indent}{text}\n")
 
@@ -216,19 +216,15 @@ def error_type(node: Node, file: File, facts: Facts) -> Iterator[str]:
     if node.type not in NAMES or not _names_error(node):
         return
     text = file.text(node)
-    own = [
-        file.text(one)
-        for one in file.nodes
-        if one.type in NAMES and file.text(one).endswith(("Error", "Exception"))
-    ]
-    usual = (
-        (*_BUILT_IN_ERRORS, "StopIteration")
-        if file.language == "python"
-        else ("Error", "TypeError", "RangeError")
-    )
+    own = [name for one in file.nodes if one.type in NAMES and _is_error(one, name := file.text(one))]
+    usual = _BUILT_IN_ERRORS if file.language == "python" else ("Error", "TypeError", "RangeError")
     for other in dict.fromkeys((*facts.errors, *own, *usual)):
         if other != text:
             yield other
+
+
+def _is_error(node: Node, name: str) -> bool:
+    return name.endswith(("Error", "Exception")) or (name[:1].isupper() and _names_error(node))
 
 
 def _names_error(node: Node) -> bool:

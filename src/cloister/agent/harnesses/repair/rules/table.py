@@ -4,7 +4,7 @@ The priors began as estimates. Six were moved about half the way to what `bench/
 others are right so rarely among mutations that its count says nothing. Never change one by the test set of `bench/repair.py`.
 """
 
-from cloister.agent.harnesses.repair.rules import names, operators, statements
+from cloister.agent.harnesses.repair.rules import anomalies, names, operators, statements
 from cloister.agent.harnesses.repair.rules.api import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     Rule("call for its argument", 0.2, "expression", names.unwrapped, decay=0.2),
     Rule("missing call", 0.12, "expression", names.wrapped, decay=0.1),
     Rule("list", 0.3, "expression", names.literal_list, decay=0.15),
+    Rule("loop over nothing", 0.9, "expression", anomalies.looped, decay=0.04),
     Rule("another expression", 0.08, "expression", names.transplanted, decay=0.02),
     Rule("offset", 0.08, "expression", names.offset, decay=0.04),
     Rule("missing check for nothing", 0.3, "expression", names.missing_check, decay=0.15),
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     Rule("type of an exception", 0.5, "expression", statements.error_type, decay=0.15),
     Rule("missing return", 0.25, "statement", statements.returned, decay=0.2),
     Rule("break, continue, return, yield", 0.7, "statement", statements.return_yield),
+    Rule("decorator that the function needs", 0.9, "statement", anomalies.asked_decorator, decay=0.3),
     Rule("missing decorator", 0.35, "statement", statements.decorator, decay=0.2),
     Rule("moved statement", 0.15, "statement", statements.moved),
     Rule("guard of a sibling", 0.15, "statement", statements.learned_guard),
