@@ -107,12 +107,13 @@ class Trials:
         """Run every test, then those that fail and some of the others with coverage, and rank the lines.
 
         `hints`: names of tests that are known to fail. Others that fail here do so for a reason of their own.
-        `passing`: beside those, run at most so many.
+        `passing`: beside those, run at most so many; all if no test has such a name.
         """
         began = anyio.current_time()
         ready = await self._do(Worker.opened)
         end = began + seconds
-        wanted = ready.tests if passing is None else _near(ready.tests, hints, passing)
+        named = not frozenset(hints).isdisjoint(ready.tests)
+        wanted = _near(ready.tests, hints, passing) if named and passing is not None else ready.tests
         tests = await self._cover(wanted, end, each=_EACH_SECONDS, trace=False)
         notes: list[str] = []
         if len(tests) < len(wanted):
