@@ -131,7 +131,8 @@ function stated(report) {
   return found;
 }
 
-// The lines that ran, by V8's block coverage: a line counts if the innermost range around its first character ran.
+// The lines that ran, by V8's block coverage: a line counts if the innermost range around its first character ran, or if a
+// function that begins in it ran.
 function lines(folder) {
   const found = {};
   const whole = path.join(folder, "coverage-final.json");
@@ -151,11 +152,12 @@ function lines(folder) {
       text.split("\n").forEach((line, index) => {
         const at = offset + line.length - line.trimStart().length;
         offset += line.length + 1;
+        const inside = called.some((range) => range.count > 0 && at <= range.startOffset && range.startOffset < offset);
         let best = null;
         for (const range of ranges) {
           if (range.startOffset <= at && at < range.endOffset && (!best || range.endOffset - range.startOffset <= best.endOffset - best.startOffset)) best = range;
         }
-        if (line.trim() && best && best.count > 0 && called.includes(best)) seen.add(index + 1);
+        if (inside || (line.trim() && best && best.count > 0 && called.includes(best))) seen.add(index + 1);
       });
       if (seen.size) found[relative(file)] = [...seen].sort((a, b) => a - b);
     }
