@@ -49,6 +49,15 @@ def test_the_budget_is_the_configured_one_except_where_said(tmp_path: Path) -> N
     assert new.budget == Budget(steps=3, tokens=900)
 
 
+def test_the_issue_is_that_of_the_option_or_the_file_and_has_a_number(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("issue = 7\n")
+    settings, file = read_settings({}, tmp_path), read_run_file(tmp_path / "run.toml")
+    asked = ASKED._replace(repo="https://git.example.org/team/shop")
+    assert [new_run(asked._replace(issue=n), settings, file).issue for n in (None, 4)] == [7, 4]
+    with pytest.raises(UserError, match="by its number"):
+        new_run(asked._replace(issue=-1), settings, file)
+
+
 RUN = """
 prompt = "fix the failing test"
 repo = "../repo"

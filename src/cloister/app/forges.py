@@ -10,12 +10,13 @@ from cloister.core.addresses import without_userinfo
 from cloister.core.errors import OutsideError, UserError
 from cloister.core.requests import ForgeEntry, ForgeKind
 from cloister.core.text import one_line
-from cloister.egress.credentials import Unreadable, Vault, token_source
+from cloister.egress.credentials import Credential, Unreadable, Vault, token_source
 from cloister.forge import Forges
 from cloister.forge.host import is_oid
 from cloister.forge.plain_git import is_url, origin_of
 from cloister.forge.pulls.github_app import GitHubApp
 from cloister.forge.pulls.hosted import KINDS, ForgePlace, api_base, client
+from cloister.forge.pulls.http import Token
 
 _KNOWN_HOSTS: dict[str, ForgeKind] = {
     "github.com": "github",
@@ -59,12 +60,14 @@ def _forge_place(entry: ForgeEntry, vault: Vault) -> ForgePlace:
         raise ValueError("app_id is the number or the client id of an App of GitHub")
     credential = token_source(host, entry.source, lines=bool(app_id))
 
-    async def secret() -> str:
-        try:
-            return await vault.value(credential)
-        except Unreadable as error:
-            what = "private key" if app_id else "token"
-            raise OutsideError("forge_denied", f"The {what} for {host} cannot be had: {error}.") from None
+    secret = _reader(vault, credential, f"{'private key' if app_id else 'token'} for {host}")
+    for who in entry.people:
+        if not who.strip("@ "):
+            raise ValueError("a person in people has a name, or `@` and the name of an account")
+    people = {
+        who: _reader(vault, token_source(f"{host} {who}", source), f"token of {who} for {host}")
+        for who, source in entry.people.items()
+    }
 
     async def token(_path: str) -> str:
         return await secret()
@@ -75,8 +78,19 @@ def _forge_place(entry: ForgeEntry, vault: Vault) -> ForgePlace:
         *(host, kind, app.token if app else token, api, entry.git or "", entry.user or ""),
         labels=entry.labels,
         reviewers=entry.reviewers,
+        people=people,
         lacks=app.lacks if app else None,
     )
+
+
+def _reader(vault: Vault, credential: Credential, what: str) -> Token:
+    async def secret() -> str:
+        try:
+            return await vault.value(credential)
+        except Unreadable as error:
+            raise OutsideError("forge_denied", f"The {what} cannot be had: {error}.") from None
+
+    return secret
 
 
 def _safe_address(address: str) -> bool:

@@ -385,6 +385,7 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
 
 def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secret]:
     sources = [one.source for one in (*settings.credential, *settings.forge)]
+    sources += [source for one in settings.forge for source in one.people.values()]
     sources += [one.hook for one in settings.forge if one.hook]
     sources += [one.source for one in settings.trigger if isinstance(one, HookTrigger)]
     sources += [text for one in settings.trigger if isinstance(one, SlackTrigger) for text in one.sources]

@@ -189,7 +189,7 @@ async def _received(
         yield None
         return
     from cloister.app.forges import forge_places
-    from cloister.app.triggers.entries import SlackTrigger
+    from cloister.app.triggers.entries import LabelTrigger, MentionTrigger, SlackTrigger
     from cloister.app.triggers.hooks import Hooks, all_hooks
     from cloister.app.triggers.start import Starter
     from cloister.app.triggers.threads import Threads
@@ -215,6 +215,10 @@ async def _received(
         threads = Threads(inbox, backbone, vault, slack, services.log, tell)
         received = Hooks(inbox, vault, hooks, follower if file.forge else None, starter, threads)
         await stack.enter_async_context(_background(received.run))
+        if any(isinstance(one, LabelTrigger | MentionTrigger) and one.poll for one in file.trigger):
+            from cloister.app.triggers.poll import Poller
+
+            await stack.enter_async_context(_background(Poller(inbox, starter, follower).run))
         yield received
 
 

@@ -63,6 +63,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     harness: str | None = None
     seed: int = 0
     also: tuple[FurtherRepository, ...] = ()
+    issue: int | None = None
     home: Path = Path()
     """The directory of the file, to resolve relative paths. Not a field of the file."""
 
@@ -144,6 +145,7 @@ class RunOptions(NamedTuple):
     notes: Notes | None = None
     also: tuple[str, ...] = ()
     """Repositories beside `repo`."""
+    issue: int | None = None
 
 
 def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE) -> RunWish:
@@ -179,6 +181,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         key=file.key,
         harness=options.harness or file.harness,
         seed=file.seed if options.seed is None else options.seed,
+        issue=options.issue or file.issue,
     )
     if problem := check_new_run(wish.new_run(settings.file.budget)):
         raise UserError("bad_run", problem)

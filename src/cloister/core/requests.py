@@ -191,6 +191,9 @@ class ForgeEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename
     reviewers: tuple[str, ...] = ()
     hook: str | None = None
     """Where the secret of its webhooks is, as in a credential. They arrive at `/v1/hooks/HOST`."""
+    people: dict[str, str] = {}
+    """Who asks for runs → where this person's own token is: their pull requests are opened with it. `@name` is an account of
+    the forge, which asks by a label or a mention."""
 
 
 CREDENTIAL_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -466,6 +469,8 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Pictures and text files that belong to the prompt."""
     also: tuple[FurtherRepository, ...] = ()
     """Further repositories: then each, `repo` included, is a folder of the work tree and gets a change of its own."""
+    issue: Annotated[int, msgspec.Meta(ge=1, le=2**53)] | None = None
+    """The issue at the forge of `repo` that the run is about: its pull request names it, and closes it if it is proven."""
 
     @property
     def repositories(self) -> tuple[FurtherRepository, ...]:
@@ -573,6 +578,8 @@ def check_new_run(new: NewRun) -> str | None:
         return f"A run brings at most {limits.RUN_RULES} rules along: write them into a policy file."
     if not new.setup.strip() or len(new.setup) > limits.SETUP_CHARS:
         return f"Set-up is auto, off or a command of at most {limits.SETUP_CHARS:,} characters."
+    if new.issue is not None and not 1 <= new.issue <= 2**53:
+        return f"An issue is named by its number, from 1, not {new.issue}."
     return check_attachments(new.attachments) or _check_evidence(new)
 
 

@@ -50,6 +50,8 @@ class Proposal(msgspec.Struct, frozen=True):
     """The text of a pull request as Markdown; empty: the body of the message."""
     draft: bool = False
     """True if a pull request is not yet ready for review."""
+    who: str = ""
+    """Who asked for the run; with `@` in front, an account of the forge."""
 
     @property
     def title(self) -> str:

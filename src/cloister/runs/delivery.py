@@ -85,6 +85,8 @@ async def remove_files(
         raise working from None
 
 
+_AT_FORGE = " (trigger)"
+"""At the end of the name of a person who asked at a forge."""
 _DELIVERED = ("proven", "unbroken", "unproven")
 """Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
@@ -262,11 +264,18 @@ async def propose(
             rebased=before is not None and before[0] < _base_fixed(events),
             onto=base.branch if base else None,
             draft=winner.outcome != "proven",
+            who=_asker(events),
         )
     )
     about = pull_request.part_of(made, target.folder, commit) if target.folder else made
     page = pull_request.page(events, winner, about, proposal.receipt, target.folder)
     return msgspec.structs.replace(proposal, page=page)
+
+
+def _asker(events: Sequence[Event]) -> str:
+    """Who asked for the run, as `Proposal.who`."""
+    who = events[0].body.who if isinstance(events[0].body, RunAdmitted) else ""
+    return f"@{who.removesuffix(_AT_FORGE)}" if who.endswith(_AT_FORGE) else who
 
 
 def _base_fixed(events: Sequence[Event]) -> int:
@@ -344,7 +353,7 @@ def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]
     asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived | SandboxUsed)]
     if start == 0 and isinstance(events[0].body, RunAdmitted):
         asked.insert(0, events[0].body.who)
-    names = dict.fromkeys(who.removesuffix(" (review)").removesuffix(" (trigger)") for who in asked)
+    names = dict.fromkeys(who.removesuffix(" (review)").removesuffix(_AT_FORGE) for who in asked)
     return [f"Co-authored-by: {people[who]}" for who in names if who in people]
 
 

@@ -97,8 +97,10 @@ def follow_up(
     if not failed:
         return FollowUp()
     ref, before = _ci_ref(events, failed, ours), base_logs or {}
-    own = tuple(one for one in failed if not _alike(one, logs.get(one.name), before.get(one.name)))
-    aside = _aside([one for one in failed if one not in own], [one for one in talk.jobs if one.flaky])
+    alike = [one for one in failed if _alike(one, logs.get(one.name), before.get(one.name))]
+    unclear = [one for one in failed if one not in alike and _fails_without_log(one, talk)]
+    own = tuple(one for one in failed if one not in alike and one not in unclear)
+    aside = _aside(alike, unclear, [one for one in talk.jobs if one.flaky])
     if not own:
         return FollowUp(comment=f"{ours.mark(ref)}\n{aside} This costs no round.")
     if _ci_rounds(said) >= CI_ROUNDS:
@@ -168,6 +170,11 @@ def _alike(job: Job, log: str | None, base_log: str | None) -> bool:
     names = [{test.name for test in one.failing} for one in (now, base)]
     shown = any(names) or (now.diagnostics and base.diagnostics)
     return bool(shown) and names[0] <= names[1] and not compare((base,), (now,)).new
+
+
+def _fails_without_log(job: Job, talk: Talk) -> bool:
+    """True if the job fails on the base, too, and the forge has no log that would tell whether in the same way."""
+    return not job.id and any(not one.id for one in failed_on_base([job], talk))
 
 
 def _is_ours(events: Sequence[Event], talk: Talk, ours: Ours) -> bool:
@@ -243,13 +250,18 @@ def _summary(failed: Sequence[Job], aside: str) -> str:
     )
 
 
-def _aside(on_base: Sequence[Job], flaky: Sequence[Job]) -> str:
+def _aside(on_base: Sequence[Job], unclear: Sequence[Job], flaky: Sequence[Job]) -> str:
     """Sentences about the failures that this change did not cause."""
     base = (
         f"In the same way on the newest commit of the base branch fail: {_names(on_base)}." if on_base else ""
     )
+    also = (
+        f"Failing as well on the newest commit of the base branch, without a log that would tell why: {_names(unclear)}."
+        if unclear
+        else ""
+    )
     passed = f"Failed first, and passed when run again on the same commit: {_names(flaky)}." if flaky else ""
-    return " ".join(filter(None, (base, passed)))
+    return " ".join(filter(None, (base, also, passed)))
 
 
 # The effects: look at each pull request from time to time.

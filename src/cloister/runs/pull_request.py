@@ -10,7 +10,7 @@ from cloister.core import events as e
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, statement
 from cloister.core.events.repair import PLAUSIBLE
-from cloister.core.log import Index
+from cloister.core.log import Index, request_of
 from cloister.core.requests import FileChange
 from cloister.core.text import harmless, one_line
 from cloister.feedback.compare import compare
@@ -53,7 +53,7 @@ def page(
     """
     view = fold(events)
     lines = [
-        *_asked(view),
+        *_asked(view, _issue(events, folder), winner.outcome),
         *_changed(winner, made.files),
         *(_beside(events, made, folder) if folder else ()),
         *_proof(events, view, winner),
@@ -64,11 +64,22 @@ def page(
     return text if len(text) <= _PAGE_CHARS else text[:_PAGE_CHARS] + "\n\n(cut off)\n"
 
 
-def _asked(view: RunView) -> Iterator[str]:
+def _issue(events: Sequence[e.Event], folder: str) -> int | None:
+    """The issue that the change is about, in the repository that has it: of several the main one."""
+    fixed = Index(events).last(e.BaseFixed)
+    main = fixed.parts[0].folder if fixed and fixed.parts else ""
+    return request_of(events).issue if folder == main else None
+
+
+def _asked(view: RunView, issue: int | None, outcome: str) -> Iterator[str]:
     yield "## Asked"
     yield ""
     yield quoted(view.prompt)
     yield ""
+    if issue is not None:
+        # Forges close the issue with the merge; no one has shown yet that another change resolves it.
+        yield f"{'Fixes' if outcome == 'proven' else 'Relates to'} #{issue}"
+        yield ""
 
 
 def _changed(winner: e.AttemptEnded, files: Sequence[FileChange]) -> Iterator[str]:

@@ -1,13 +1,14 @@
 """A forge of each kind with a repository, and the settings that name it."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from tests.forge.pulls.wires import TOKEN, WIRES, Forge, served
 
 from cloister.forge.pulls.hosted import ForgePlace
+from cloister.forge.pulls.http import Token
 from cloister.testing.samples import SampleRepo
 
 
@@ -27,11 +28,17 @@ def forge(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Forge]:
     assert not made.wrong, "\n".join(sorted(set(made.wrong)))
 
 
-def place_of(forge: Forge, token: str = TOKEN) -> ForgePlace:
-    """The forge as the settings name it; requests are repeated without a pause."""
+def place_of(forge: Forge, token: str = TOKEN, people: Mapping[str, str] = {}) -> ForgePlace:
+    """The forge as the settings name it, with the tokens of people; requests are repeated without a pause."""
 
     async def read(_path: str) -> str:
         return token
+
+    def of(own: str) -> Token:
+        async def read() -> str:
+            return own
+
+        return read
 
     return ForgePlace(
         host=forge.url.removeprefix("http://"),
@@ -40,5 +47,6 @@ def place_of(forge: Forge, token: str = TOKEN) -> ForgePlace:
         api=f"{forge.url}{WIRES[forge.kind][0]}",
         git=forge.url,
         labels=("agent",),
+        people={who: of(own) for who, own in people.items()},
         pauses=(0.0, 0.0),
     )

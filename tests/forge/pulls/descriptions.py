@@ -37,7 +37,7 @@ _GAPS: dict[str, tuple[str, ...]] = {
     "bitbucket": (
         # Pages and filters are described once for all lists, in prose; so is the text of a pull request.
         r"the query has no (page|pagelen|q|sort)$",
-        r"body\S* has no description$",
+        r"(body|answer)\S* has no description$",
         # Every object has a type in answers; requests do without.
         r"body\S* needs type$",
         # Newer than the copies of the description that can be had.

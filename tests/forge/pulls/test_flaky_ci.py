@@ -16,7 +16,9 @@ from cloister.forge.pulls.marks import Marks, looks_marked
 from cloister.log.sqlite.backbone import open_backbone
 from cloister.runs.follow_up import CI_ROUNDS, Follower
 
-pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("forge", ["github", "gitlab"], indirect=True)]
+pytestmark = pytest.mark.anyio
+with_logs = pytest.mark.parametrize("forge", ["github", "gitlab", "gitea"], indirect=True)
+without_logs = pytest.mark.parametrize("forge", ["bitbucket", "pagure", "gitea"], indirect=True)
 
 
 def failing(*names: str) -> str:
@@ -73,20 +75,30 @@ def _comments(forge: Forge) -> list[str]:
     return [text for _, _, text, _, _ in forge.comments]
 
 
+def _shown(forge: Forge) -> str:
+    """The name of the job `tests`, which has a log: at Gitea with the name of its workflow."""
+    forge.workflow = "ci"
+    return "ci / tests" if forge.kind == "gitea" else "tests"
+
+
+@with_logs
 async def test_a_job_that_fails_alike_on_the_base_costs_no_round_and_is_said_once(
     forge: Forge, look: Look
 ) -> None:
+    name = _shown(forge)
     forge.jobs, forge.log = [("lint", "passed"), ("tests", "failed")], TOTAL
     forge.base_jobs, forge.base_log = [("tests", "failed")], failing("test_tax", "test_total")
     assert await look() == []
     (said,) = _comments(forge)
     assert looks_marked(said)
-    assert "on the newest commit of the base branch fail: `tests`" in said
+    assert f"In the same way on the newest commit of the base branch fail: `{name}`" in said
     assert await look() == []
     assert len(forge.comments) == 1
 
 
+@with_logs
 async def test_a_job_that_fails_otherwise_on_the_base_is_work_for_the_run(forge: Forge, look: Look) -> None:
+    _shown(forge)
     forge.jobs, forge.log = [("tests", "failed")], TOTAL
     forge.base_jobs, forge.base_log = [("tests", "failed")], failing("test_tax")
     (text,) = await look()
@@ -95,10 +107,37 @@ async def test_a_job_that_fails_otherwise_on_the_base_is_work_for_the_run(forge:
     assert forge.comments == []
 
 
+@with_logs
 async def test_a_failure_without_names_in_its_logs_is_not_excused(forge: Forge, look: Look) -> None:
+    _shown(forge)
     forge.jobs = forge.base_jobs = [("tests", "failed")]
     forge.log = forge.base_log = "the machine went away\n"
     assert len(await look()) == 1
+
+
+@without_logs
+async def test_a_job_without_a_log_that_fails_on_the_base_too_costs_no_round_and_is_said_once(
+    forge: Forge, look: Look
+) -> None:
+    name = "Pipeline" if forge.kind == "bitbucket" else "tests"
+    forge.jobs = [("lint", "passed"), (name, "failed")]
+    forge.base_jobs = [("lint", "failed"), (name, "failed")]
+    for _ in range(2):
+        assert await look() == []
+    (said,) = _comments(forge)
+    assert f"without a log that would tell why: `{name}`." in said
+    assert "costs no round" in said
+
+
+@without_logs
+async def test_a_job_without_a_log_that_passes_on_the_base_is_work_for_the_run(
+    forge: Forge, look: Look
+) -> None:
+    forge.jobs = [("lint", "failed"), ("tests", "failed")]
+    forge.base_jobs = [("lint", "failed"), ("tests", "passed")]
+    (text,) = await look()
+    assert text.startswith("The CI job tests failed")
+    assert "without a log that would tell why: `lint`." in text
 
 
 async def test_a_job_that_passed_when_run_again_is_not_work_and_is_named_in_the_summary(
@@ -106,9 +145,11 @@ async def test_a_job_that_passed_when_run_again_is_not_work_and_is_named_in_the_
 ) -> None:
     forge.jobs, forge.log = [("slow", "passed"), ("tests", "failed")], TOTAL
     forge.earlier = [("slow", "failed"), ("tests", "failed")]
+    if forge.kind == "bitbucket":  # a status keeps its last state only, unless each run has one of its own
+        forge.jobs[0], forge.earlier[0] = ("Pipeline", "passed"), ("Pipeline", "failed")
     assert await look(CI_ROUNDS) == []
     (said,) = _comments(forge)
     assert "after 2 automatic rounds: `tests`." in said
-    assert "passed when run again on the same commit: `slow`" in said
+    assert f"passed when run again on the same commit: `{forge.jobs[0][0]}`" in said
     (text,) = await look()
     assert text.startswith("The CI job tests failed")

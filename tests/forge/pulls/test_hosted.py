@@ -90,6 +90,25 @@ async def test_a_repeated_delivery_changes_nothing(forge: Forge, tmp_path: Path)
     assert len(forge.pulls) == 1
 
 
+async def test_a_pull_request_is_opened_as_the_person_who_asked_where_their_token_is_known(
+    forge: Forge, tmp_path: Path
+) -> None:
+    proposal = await _proposal(forge, tmp_path / "run.git")
+    forge.people = {"ann-0123456789": "ann", "bob-0123456789": "bob"}
+    place = place_of(forge, people={"ann": "ann-0123456789", "@eve": "revoked-0123456789"})
+    openers = list[str]()
+    for number, who in enumerate(("ann", "bob", "@ann", "@eve")):
+        asked = replace(proposal, branch=f"cloister/fix-{number}", who=who)
+        sent = await Hosted(place).deliver(asked)
+        assert sent is not None
+        assert sent.number == number + 1
+        openers.append(forge.pulls[-1].who)
+    assert openers == ["ann", "cloister", "cloister", "cloister"]
+    # A later round updates it with the token of the settings.
+    await Hosted(place).deliver(replace(proposal, branch="cloister/fix-0", who="ann", page="Again"))
+    assert (forge.pulls[0].body, forge.pulls[0].who) == ("Again", "ann")
+
+
 @one_kind
 async def test_a_lost_reply_leads_to_one_pull_request(forge: Forge, tmp_path: Path) -> None:
     proposal = await _proposal(forge, tmp_path / "run.git")
@@ -266,6 +285,51 @@ async def test_a_forge_that_is_down_may_be_tried_later(forge: Forge, tmp_path: P
     with pytest.raises(OutsideError) as caught:
         await _deliver(forge, proposal)
     assert caught.value.retryable
+
+
+@one_kind
+async def test_a_forge_that_stays_down_leaves_the_change_with_the_run_until_it_is_back(
+    forge: Forge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.core.limits.DELIVERY_SECONDS", 0.5)  # in place of an hour
+    monkeypatch.setattr("cloister.runs.delivery._FIRST_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr("cloister.runs.delivery._LONGEST_PAUSE_SECONDS", 0.05)
+    proposal, tries = await _proposal(forge, tmp_path / "run.git"), list[float]()
+
+    def down(asked: Request) -> Reply:
+        tries.append(time.monotonic())
+        return 502, {}
+
+    forge.faults.append(down)
+    forges = Forges(places=(place_of(forge),))
+    async with open_backbone(tmp_path / "log.db", owner_lives=lambda _: True) as backbone:
+        run, _ = await backbone.admit(NewRun("Fix it", proposal.repository), "ann")
+        fence = await backbone.claim(new_owner_id(), run)
+        assert fence is not None
+        async with open_journal(backbone, fence) as journal:
+            with pytest.raises(OutsideError) as caught:
+                await deliver_patiently(forges, journal, proposal)
+            assert caught.value.code == "forge_unreachable"
+            assert len(tries) > 3
+            assert (await in_bare(proposal.bare, "cat-file", "-e", proposal.commit)).ok
+            forge.faults.clear()
+            await deliver_patiently(forges, journal, proposal)
+            assert [one.number for one in journal.index.of(ChangeDelivered)] == [1]
+
+
+async def test_a_renamed_repository_gets_its_pull_request_and_one_that_is_gone_is_named(
+    forge: Forge, tmp_path: Path
+) -> None:
+    proposal = await _proposal(forge, tmp_path / "run.git")
+    forge.renamed = True
+    assert (await _deliver(forge, proposal)).number == 1
+    assert _branches(forge)["cloister/fix"] == proposal.commit
+    forge.renamed = False
+    (forge.root / "team/shop.git").rename(forge.root / "team/gone.git")
+    with pytest.raises(OutsideError) as caught:
+        await _deliver(forge, replace(proposal, branch="cloister/other"))
+    assert (caught.value.code, caught.value.retryable) == ("forge_missing", False)
+    assert (await in_bare(proposal.bare, "cat-file", "-e", proposal.commit)).ok
 
 
 @one_kind

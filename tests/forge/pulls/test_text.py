@@ -9,10 +9,10 @@ from cloister.core.requests import FileChange, NewRun
 from cloister.runs.pull_request import page, quoted
 
 
-def _page(winner: e.AttemptEnded, prompt: str = "Fix it") -> str:
+def _page(winner: e.AttemptEnded, prompt: str = "Fix it", issue: int | None = None) -> str:
     made = e.ChangeMade("cloister/fix", "c" * 40, (FileChange("a`b.py", 1, 2),), "Fixed.")
     events = log(
-        e.RunAdmitted(NewRun(prompt, "/repo"), "ann"),
+        e.RunAdmitted(NewRun(prompt, "/repo", issue=issue), "ann"),
         e.BaseFixed("b" * 40, "main", None),
         e.ChecksChosen(("make test",), found=False),
         winner,
@@ -44,6 +44,13 @@ def test_an_unbroken_change_says_that_no_test_shows_it() -> None:
     assert "- No test shows the requested change." in text
     assert "`t::old`" in text
     assert "`hard-coded: 7`" in text
+
+
+def test_an_issue_is_closed_by_a_proven_change_and_named_by_any_other() -> None:
+    shown = Comparison(fixed=("t::a",), shown=("t::a",), green=True, ran=1)
+    assert "\nFixes #4\n" in _page(_ended("proven", shown), issue=4)
+    assert "\nRelates to #4\n" in _page(_ended("unbroken", Comparison(green=True, ran=1)), issue=4)
+    assert "#" not in _page(_ended("proven", shown)).replace("## ", "")
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from tests.forge.git_http import answer
+from tests.forge.pulls import talks
 from tests.forge.pulls.descriptions import description
+from tests.forge.pulls.talks import PEOPLE, Issue, seconds, when
 
 TOKEN = "token-0123456789-abcdef"
 Reply = tuple[int, Any] | tuple[int, Any, dict[str, str]]
@@ -37,6 +39,7 @@ class Request:
     path: str
     query: dict[str, str]
     body: dict[str, Any]
+    token: str = ""
 
 
 @dataclass
@@ -50,6 +53,8 @@ class Pull:
     body: str
     draft: bool = False
     state: str = "open"
+    who: str = ""
+    """Whose token opened it."""
     labels: list[Any] = field(default_factory=list[Any])
     reviewers: list[Any] = field(default_factory=list[Any])
 
@@ -111,6 +116,7 @@ class Forge:
     root: Path
     """Repositories as `<root>/team/shop.git`."""
     pulls: list[Pull] = field(default_factory=list[Pull])
+    issues: list[Issue] = field(default_factory=list[Issue])
     comments: list[tuple[int, str, str, str, int]] = field(
         default_factory=list[tuple[int, str, str, str, int]]
     )
@@ -122,6 +128,8 @@ class Forge:
     base_jobs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     base_log: str = ""
     log: str = "FAILED tests/test_cart.py::test_total\n"
+    workflow: str = ""
+    """The name of a workflow of Gitea's Actions, whose jobs have logs; empty: another CI reports them."""
     writers: tuple[str, ...] = ("ann",)
     may_push: bool = True
     revoked: bool = False
@@ -129,6 +137,8 @@ class Forge:
     revoked_after: str = ""
     """The part of a request to git after which the token is revoked."""
     drafts: bool = True
+    renamed: bool = False
+    """The repository is now `team/store`; requests for its old name are redirected."""
     requests: list[Request] = field(default_factory=list[Request])
     faults: list[Callable[[Request], Reply | None]] = field(
         default_factory=list[Callable[[Request], Reply | None]]
@@ -141,8 +151,12 @@ class Forge:
     url: str = ""
     app: App | None = None
     """If there is one, only its tokens are valid."""
+    people: dict[str, str] = field(default_factory=dict[str, str])
+    """Tokens of people → whose they are; they are valid, too."""
 
     def takes(self, token: str) -> bool:
+        if token in self.people:
+            return True
         return token == TOKEN if self.app is None else token in self.app.issued
 
     def commit(self, branch: str) -> str:
@@ -155,7 +169,8 @@ class Forge:
         return shown.stdout.strip() if shown.returncode == 0 else "0" * 40
 
     def open(self, branch: str, onto: str, title: str, body: str, *, draft: bool = False) -> Pull:
-        pull = Pull(len(self.pulls) + 1, branch, onto, title, body, draft)
+        who = self.people.get(self.requests[-1].token, "cloister") if self.requests else ""
+        pull = Pull(len(self.pulls) + 1, branch, onto, title, body, draft, who=who)
         self.pulls.append(pull)
         return pull
 
@@ -277,7 +292,7 @@ def _github_comments(forge: Forge, number: str, *, lines: bool) -> list[dict[str
             "id": at,
             "user": {"login": who, "type": "User"},
             "body": text,
-            "created_at": f"2026-01-01T00:00:{at:02}Z",
+            "created_at": when(at),
             **({"path": path, "line": line} if path else {}),
         }
         for at, (pull, who, text, path, line) in enumerate(forge.comments)
@@ -367,12 +382,17 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             return 201, {"id": 1}
         case "GET", ["issues", number, "notes"]:
             return 200, [
-                {"id": at, "body": text, "author": {"id": 3, "username": who}, "system": False}
+                {
+                    "id": at,
+                    "body": text,
+                    "author": {"id": PEOPLE[who], "username": who},
+                    "system": False,
+                    "created_at": when(at),
+                }
                 for at, (spot, who, text, _, _) in enumerate(forge.comments)
                 if spot == -int(number)
             ]
         case "GET", ["merge_requests", number, "notes"]:
-            people = {"ann": 1, "eve": 2, "cloister": 3}
             notes: list[dict[str, Any]] = [
                 {"id": 90, "body": "added 1 commit", "author": {"id": 1, "username": "ann"}, "system": True}
             ]
@@ -383,8 +403,9 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
                         {
                             "id": at,
                             "body": text,
-                            "author": {"id": people[who], "username": who},
+                            "author": {"id": PEOPLE[who], "username": who},
                             "system": False,
+                            "created_at": when(at),
                             **position,
                         }
                     )
@@ -428,6 +449,7 @@ def _gitea_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "title": pull.title,
         "draft": pull.title.startswith("WIP:"),
         "head": {"ref": pull.branch, "sha": forge.commit(pull.branch)},
+        "base": {"ref": pull.onto, "sha": forge.commit(pull.onto)},
     }
 
 
@@ -490,21 +512,35 @@ def gitea(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for e
             ]
         case "GET", ["collaborators", who, "permission"]:
             return 200, {"permission": "write" if who in forge.writers else "read"}
-        case "GET", ["commits", _, "status"]:
-            words = {"passed": "success", "failed": "failure", "running": "pending"}
-            return 200, {
-                "state": "pending",
-                "statuses": [
-                    {"context": name, "status": words[state], "target_url": "http://ci"}
-                    for name, state in forge.jobs
-                ],
-            }
+        case "GET", ["commits", commit, "status"]:
+            base = commit == "main"
+            jobs = _runs(forge, all_of=False, base=base)
+            sha = forge.commit("main") if base else commit
+            return 200, {"sha": sha, "statuses": [_gitea_status(forge, *job) for job in jobs]}
+        case "GET", ["commits", _, "statuses"]:
+            return 200, [_gitea_status(forge, *job) for job in _runs(forge, all_of=True, base=False)]
+        case "GET", ["actions", "jobs", number]:
+            base = int(number) >= _BASE
+            names = {at: name for at, name, _ in _runs(forge, all_of=True, base=base)}
+            sha = forge.commit("main" if base else "fix")
+            return 200, {"id": int(number), "name": names[int(number)], "head_sha": sha}
+        case "GET", ["actions", "jobs", number, "logs"]:
+            return 200, stamped(forge.base_log if int(number) >= _BASE else forge.log, "")
         case _:
             return 404, {"message": "The target couldn't be found."}
 
 
+def _gitea_status(forge: Forge, number: int, name: str, state: str) -> dict[str, Any]:
+    words = {"passed": "success", "failed": "failure", "running": "pending"}
+    context, at = name, "http://ci"
+    if forge.workflow:
+        event = "push" if number >= _BASE else "pull_request"
+        context, at = f"{forge.workflow} / {name} ({event})", f"/team/shop/actions/runs/3/jobs/{number}"
+    return {"id": number, "context": context, "status": words[state], "target_url": at}
+
+
 def _gitea_comment(at: int, who: str, text: str) -> dict[str, Any]:
-    return {"id": at, "body": text, "user": {"login": who}, "created_at": f"2026-01-01T00:00:{at:02}Z"}
+    return {"id": at, "body": text, "user": {"login": who}, "created_at": when(at)}
 
 
 # Bitbucket Cloud.
@@ -515,6 +551,7 @@ def _bitbucket_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "id": pull.number,
         "state": {"open": "OPEN", "merged": "MERGED"}.get(pull.state, "DECLINED"),
         "source": {"branch": {"name": pull.branch}, "commit": {"hash": forge.commit(pull.branch)[:12]}},
+        "destination": {"branch": {"name": pull.onto}, "commit": {"hash": forge.commit(pull.onto)[:12]}},
         "links": {"html": {"href": f"{forge.url}/team/shop/pull-requests/{pull.number}"}},
         "draft": pull.draft,
     }
@@ -585,12 +622,23 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
                 if unquote(who) == "{ann}"
                 else (404, {"type": "error", "error": {"message": "none"}})
             )
-        case "GET", ["pullrequests", _, "statuses"]:
+        case "GET", ["refs", "branches", "main"]:
+            return 200, {"name": "main", "target": {"hash": forge.commit("main")}}
+        case "GET", ["pullrequests" | "commit" as of, _, "statuses"]:
+            # Its own CI is named by its number and branch; each repetition has a number of its own.
             words = {"passed": "SUCCESSFUL", "failed": "FAILED", "running": "INPROGRESS"}
+            of_base = of == "commit"
+            branch = "main" if of_base else "fix"
             return 200, {
                 "values": [
-                    {"key": name, "name": name, "state": words[state], "url": "http://ci"}
-                    for name, state in forge.jobs
+                    {
+                        "key": f"{number}" if name == "Pipeline" else name,
+                        "name": f"Pipeline #{number} for {branch}" if name == "Pipeline" else name,
+                        "state": words[state],
+                        "url": "http://ci",
+                        "updated_on": f"2026-01-01T00:00:00.{number:06}+00:00",
+                    }
+                    for number, name, state in _runs(forge, all_of=True, base=of_base)
                 ]
             }
         case _:
@@ -605,6 +653,7 @@ def _bitbucket_comments(forge: Forge, number: int, asked: Request) -> Reply:
             "content": {"raw": text},
             "user": {"uuid": f"{{{who}}}", "nickname": who},
             "deleted": False,
+            "created_on": when(at),
             **({"inline": {"path": path, "to": line}} if path else {}),
         }
         for at, (pull, who, text, path, line) in enumerate(forge.comments)
@@ -623,8 +672,13 @@ def _pagure_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "id": pull.number,
         "status": {"open": "Open", "merged": "Merged"}.get(pull.state, "Closed"),
         "branch_from": pull.branch,
+        "branch": pull.onto,
         "title": pull.title,
         "commit_stop": forge.commit(pull.branch),
+        "user": {"name": "cloister"},
+        "last_updated": seconds(
+            max((at for at, one in enumerate(forge.comments) if one[0] == pull.number), default=0)
+        ),
         "comments": [
             {
                 "id": at,
@@ -633,6 +687,7 @@ def _pagure_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
                 "notification": False,
                 "filename": path or None,
                 "line": line or None,
+                "date_created": seconds(at),
             }
             for at, (number, who, text, path, line) in enumerate(forge.comments)
             if number == pull.number
@@ -644,14 +699,22 @@ def pagure(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
     body = asked.body
     if asked.path == "/projects":
         return 200, {"projects": [{"fullname": "team/shop"}], "total_projects": 1}
+    if (asked.method, asked.path) == ("POST", "/-/whoami"):
+        return 200, {"username": "cloister"}
     if not asked.path.startswith("/team/shop"):
         return 404, {"error": "Project not found", "error_code": "ENOPROJECT"}
     match asked.method, asked.path.removeprefix("/team/shop").strip("/").split("/"):
         case "GET", [""]:
             return 200, {
                 "full_url": f"{forge.url}/team/shop",
-                "access_users": {"owner": ["ann"], "admin": [], "commit": []},
+                "access_users": {
+                    "owner": ["ann"],
+                    "admin": [],
+                    "commit": ["cloister"] if forge.may_push else [],
+                },
             }
+        case "GET", ["git", "branches"] if asked.query["with_commits"] == "1":
+            return 200, {"branches": {"main": forge.commit("main")}, "total_branches": 1}
         case "GET", ["git", "branches"]:
             return 200, {"branches": ["main"], "default": "main", "total_branches": 1}
         case "GET", ["pull-requests"]:
@@ -689,12 +752,17 @@ def pagure(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             only(body, "comment")
             forge.comments.append((-int(number), "cloister", body["comment"], "", 0))
             return 200, {"message": "Comment added"}
-        case "GET", ["pull-request", _, "flag"]:
+        case "GET", ["pull-request" | "c" as of, _, "flag"]:
             words = {"passed": "success", "failed": "failure", "running": "pending"}
             return 200, {
                 "flags": [
-                    {"username": name, "status": words[state], "url": "http://ci"}
-                    for name, state in forge.jobs
+                    {
+                        "username": name,
+                        "status": words[state],
+                        "url": "http://ci",
+                        "date_updated": f"{number:06}",
+                    }
+                    for number, name, state in _runs(forge, all_of=True, base=of == "c")
                 ]
             }
         case _:
@@ -715,10 +783,12 @@ class _Handler(BaseHTTPRequestHandler):
     forge: Forge
     protocol_version = "HTTP/1.1"
 
-    def _serve(self) -> None:
+    def _serve(self) -> None:  # noqa: C901 - one case for each kind of request
         size = int(self.headers.get("Content-Length") or "0")
         data = self._chunks() if self.headers.get("Transfer-Encoding") else self.rfile.read(size)
         prefix, word, wire = WIRES[self.forge.kind]
+        if self.forge.renamed and self._moved():
+            return None
         where = urlsplit(self.path)
         if where.path.startswith("/store/"):
             log = self.forge.base_log if where.path == "/store/base" else self.forge.log
@@ -729,9 +799,10 @@ class _Handler(BaseHTTPRequestHandler):
         asked = Request(
             self.command, path, {k: v[0] for k, v in parse_qs(where.query).items()}, self._body(data)
         )
+        sent, app = self.headers.get("Authorization", ""), self.forge.app
+        asked.token = sent.removeprefix(word)
         self.forge.requests.append(asked)
         reply: Reply | None = None
-        sent, app = self.headers.get("Authorization", ""), self.forge.app
         if app is not None and path.endswith(("/installation", "/access_tokens")):
             known = app.knows(sent)
             wire = app.answer
@@ -743,7 +814,7 @@ class _Handler(BaseHTTPRequestHandler):
             reply = reply or fault(asked)
         if reply is None:
             try:
-                reply = wire(self.forge, asked)
+                reply = talks.answer(self.forge, asked) or wire(self.forge, asked)
             except (ValueError, KeyError, IndexError) as error:
                 reply = (422, {"message": f"{type(error).__name__}: {error}"})
             published = description(self.forge.kind)
@@ -756,6 +827,16 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return None
         return self._answer(reply[0], reply[1], reply[2] if len(reply) > 2 else None)
+
+    def _moved(self) -> bool:
+        """Redirect from the old name; the new one stands for it."""
+        at = re.sub(r"team(/|%2F)shop", r"team\1store", self.path)
+        if at != self.path:
+            status = 301 if self.command == "GET" else 307
+            self._answer(status, "", {"Location": f"{self.forge.url}{at}"})
+            return True
+        self.path = re.sub(r"team(/|%2F)store", r"team\1shop", at)
+        return False
 
     def _body(self, data: bytes) -> dict[str, Any]:
         if not data:

@@ -139,7 +139,7 @@ async def test_a_label_of_a_person_who_may_push_starts_one_run_and_hears_of_its_
             await settled(app)
             (run,) = await admitted(app)
             assert (run.who, run.request.origin, run.request.budget.steps) == ("ann (trigger)", "issue", 7)
-            assert run.request.prompt == "Totals\n\nThey are wrong."
+            assert (run.request.prompt, run.request.issue) == ("Totals\n\nThey are wrong.", 4)
             (row,) = await app.backbone.runs(10)
             said = [text for spot, who, text, _, _ in forge.comments if (spot, who) == (4, "cloister")]
             assert [f"Run `{row.id}` has started" in said[0], f"Run `{row.id}` ended" in said[1]] == [

@@ -15,6 +15,8 @@ VALUE_CHARS = 20_000
 """Most of one value in a prompt."""
 PROMPT_CHARS = 120_000
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+_LISTABLE = re.compile(r"[^/*\s]+(?:/[^/*\s]+)+(?:/[^/\s]+)?")
+"""The host and the owner are named; only the last part may have `*`."""
 _FIELD = re.compile(r"\{\{ ?([A-Za-z0-9_.@-]{1,200}) ?\}\}")
 _ASKED = "{{title}}\n\n{{body}}\n\n{{said}}"
 
@@ -40,6 +42,10 @@ class _Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     """Unfinished runs at a time; further requests wait."""
 
 
+PollSeconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+"""How often the forge is asked, where its webhooks cannot reach this machine. 0: webhooks only."""
+
+
 class LabelTrigger(_Trigger, frozen=True, tag="label"):
     """A label on an issue or a pull request of a forge starts a run."""
 
@@ -47,6 +53,7 @@ class LabelTrigger(_Trigger, frozen=True, tag="label"):
     repos: tuple[str, ...]
     """Which repositories: `host/path`, with `*` for any characters."""
     prompt: str = _ASKED
+    poll: PollSeconds = 0
 
 
 class MentionTrigger(_Trigger, frozen=True, tag="mention"):
@@ -56,6 +63,7 @@ class MentionTrigger(_Trigger, frozen=True, tag="mention"):
     """The name without `@`: the account of the token."""
     repos: tuple[str, ...]
     prompt: str = _ASKED
+    poll: PollSeconds = 0
 
 
 class HookTrigger(_Trigger, frozen=True, tag="hook", rename={"source": "from"}):
@@ -128,7 +136,12 @@ def _problem(one: TriggerEntry, check_cron: Callable[[str, str], str | None]) ->
             word = one.label if isinstance(one, LabelTrigger) else one.mention
             if not word.strip() or word.startswith("@"):
                 return "it needs a label, or the name of an account without @"
-            return None if one.repos else "repos is empty: name the repositories, such as github.com/acme/*"
+            if not one.repos:
+                return "repos is empty: name the repositories, such as github.com/acme/*"
+            wide = (pattern for pattern in one.repos if one.poll and not _LISTABLE.fullmatch(pattern))
+            if (pattern := next(wide, None)) is not None:
+                return f"with poll, repos has names such as github.com/acme/* with one owner, not {pattern[:80]!r}"
+            return None
         case HookTrigger():
             return check_address(one.repo)
         case ScheduleTrigger():

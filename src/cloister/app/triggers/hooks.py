@@ -11,7 +11,7 @@ import anyio
 
 from cloister.app.settings import Settings
 from cloister.app.triggers import slack
-from cloister.app.triggers.entries import HookTrigger, SlackTrigger
+from cloister.app.triggers.entries import HookTrigger, LabelTrigger, MentionTrigger, SlackTrigger
 from cloister.app.triggers.requests import ask_of_hook, asks_of, read_json
 from cloister.app.triggers.start import PAUSED, Starter
 from cloister.app.triggers.threads import Threads, task_of
@@ -203,7 +203,11 @@ class Hooks:
     ) -> dict[str, str | None]:
         """Add what people asked for at forges. Return the marks of labels."""
         paused = await self.inbox.marks(PAUSED)
-        entries = [one for one in self.starter.entries.values() if one.name not in paused]
+        entries = [
+            one
+            for one in self.starter.entries.values()
+            if one.name not in paused and not (isinstance(one, LabelTrigger | MentionTrigger) and one.poll)
+        ]
         marks: dict[str, str | None] = {}
         for host, one in told:
             # A comment at a pull request of a run of ours continues that run instead.

@@ -73,6 +73,7 @@ def wish(entry: TriggerEntry, ask: Ask, key: str | None) -> RunWish:
         pull_request=entry.pull_request,
         origin=origin_of(entry),
         key=key,
+        issue=ask.spot.number if ask.spot is not None and ask.spot.kind == "issue" else None,
     )
 
 
@@ -96,7 +97,7 @@ def asks_of(
                 continue
         if wanted and allows(entry, address):
             tasks.append(
-                task(ASK, f"{entry.name} {address} {told.id}", entry.name, _ask(entry, address, told))
+                task(ASK, f"{entry.name} {address} {told.id}", entry.name, ask_at(entry, address, told))
             )
     return tasks, marks
 
@@ -121,7 +122,8 @@ def _new_label(
     return there and mark not in labels
 
 
-def _ask(entry: LabelTrigger | MentionTrigger, address: str, told: Heard) -> Ask:
+def ask_at(entry: LabelTrigger | MentionTrigger, address: str, told: Heard) -> Ask:
+    """The request for a run that something at a forge makes."""
     values = {
         "title": told.title,
         "body": told.body,

@@ -142,6 +142,16 @@ PullRequest = Annotated[
     ),
 ]
 
+Issue = Annotated[
+    int | None,
+    typer.Option(
+        "--issue",
+        metavar="N",
+        min=1,
+        help="The issue of the repository's forge that the run is about: its pull request names it.",
+        show_default=False,
+    ),
+]
 NotesMode = Annotated[
     Literal["propose", "write", "off"] | None,
     typer.Option(
@@ -175,6 +185,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
     template: Annotated[str, typer.Option("--template", help="The template of its sandboxes.")] = "default",
     setup: Setup = "auto",
     pr: PullRequest = None,
+    issue: Issue = None,
     notes: NotesMode = None,
     steps: Annotated[int | None, typer.Option("--steps", help="Budget: model replies.")] = None,
     tokens: Annotated[int | None, typer.Option("--tokens", help="Budget: tokens, in and out.")] = None,
@@ -205,6 +216,7 @@ def run(  # noqa: PLR0913  (each parameter is an option of the command)
         seed=seed,
         setup=setup,
         pull_request=pr,
+        issue=issue,
         notes=notes,
     )
     start(ctx, _submission(ctx, options, file, attach), detach, as_json, plain, accept)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Literal, Protocol
 
 import msgspec
@@ -77,7 +78,7 @@ class Talk(msgspec.Struct, frozen=True):
     base_jobs: tuple[Job, ...] = ()
     """Those of the newest commit of the branch that it should be merged into.
 
-    GitHub and GitLab tell them, and which jobs are flaky; they are read only if all jobs ended and one failed.
+    They, and which jobs are flaky, are read only if all jobs ended and one failed.
     """
 
 
@@ -132,6 +133,34 @@ class Spot(msgspec.Struct, frozen=True):
     number: int
 
 
+class Saying(msgspec.Struct, frozen=True):
+    """What a person wrote or did at a topic. Untrusted text."""
+
+    id: str
+    """Unique at its topic."""
+    person: str
+    """As `Talks.may_write` takes it."""
+    who: str
+    """As people read it."""
+    at: float
+    """Unix seconds, by the forge's clock."""
+    text: str = ""
+    """Empty for a label."""
+
+
+class Topic(msgspec.Struct, frozen=True):
+    """An issue or a pull request with what began it. Untrusted text."""
+
+    spot: Spot
+    title: str
+    opened: Saying
+    updated: float
+    """When something changed there, in Unix seconds."""
+    url: str = ""
+    ref: str | None = None
+    """The commits of the pull request; None for an issue."""
+
+
 class Talks(Protocol):
     """The conversations of one repository, where people ask for work. Errors are those of `Pulls`."""
 
@@ -147,9 +176,40 @@ class Talks(Protocol):
         """True if a comment there has `mark` in its text."""
         ...
 
+    # For a forge whose webhooks cannot reach this machine.
+
+    async def labelled(self, label: str) -> tuple[Topic, ...]:
+        """Open issues and pull requests with a label; none at a forge without labels."""
+        ...
+
+    async def labeller(self, topic: Topic, label: str) -> Saying | None:
+        """Who put the label there last; None if the forge does not say."""
+        ...
+
+    async def changed(self, since: float) -> tuple[Topic, ...]:
+        """Issues and pull requests with news since a time."""
+        ...
+
+    async def said(self, topic: Topic) -> tuple[Saying, ...]:
+        """The comments there."""
+        ...
+
 
 class Repository(Pulls, Talks, Protocol):
     """One repository at one forge."""
+
+
+def read_time(text: str | None) -> float:
+    """Unix seconds of a time as forges write it; 0 for anything else."""
+    try:
+        return datetime.fromisoformat(text or "").timestamp()
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def write_time(at: float) -> str:
+    """A time as forges read it, cut to seconds."""
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 DRAFT_TITLE = "Draft: "
@@ -167,7 +227,7 @@ def failed(jobs: Sequence[Job]) -> bool:
 
 def with_reruns(jobs: Sequence[Job], every: Sequence[Job]) -> tuple[Job, ...]:
     """The newest run of each job, marked as flaky if `every` has an earlier one that failed."""
-    ids = {one.id for one in jobs}
+    ids = {one.id for one in jobs if one.id}
     red = {one.name for one in every if one.state == "failed" and one.id not in ids}
     return tuple(replace(one, flaky=one.state == "passed" and one.name in red) for one in jobs)
 

@@ -1,9 +1,11 @@
 """Pull requests at Bitbucket Cloud."""
 
+import re
 from typing import TypeVar
 
 import msgspec
 
+from cloister.core.errors import OutsideError
 from cloister.forge.pulls.api import (
     Access,
     Job,
@@ -12,15 +14,24 @@ from cloister.forge.pulls.api import (
     PullState,
     PullWish,
     Remark,
+    Saying,
     Spot,
     Talk,
+    Topic,
+    failed,
     newest,
+    read_time,
+    with_reruns,
+    write_time,
 )
 from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "x-token-auth"
 _STATES: dict[str, PullState] = {"OPEN": "open", "MERGED": "merged"}
 _JOBS: dict[str, JobState] = {"SUCCESSFUL": "passed", "INPROGRESS": "running"}
+_PIPELINE = re.compile(r"(Pipeline|Build) #[0-9]+( for .+)")
+"""What Pipelines calls itself; each run and branch has another one."""
+_EVERY_STATE = ("OPEN", "MERGED", "DECLINED", "SUPERSEDED")
 _PAGES = 20
 _T = TypeVar("_T")
 
@@ -63,6 +74,7 @@ class _Pull(msgspec.Struct):
     state: str
     source: _End
     links: _Links
+    destination: _End | None = None
     draft: bool = False
 
     def pull(self) -> Pull:
@@ -92,6 +104,34 @@ class _Comment(msgspec.Struct):
     user: _User | None = None
     deleted: bool = False
     inline: _Inline | None = None
+    created_on: str = ""
+
+
+class _Topic(msgspec.Struct):
+    """An issue or a pull request."""
+
+    id: int
+    title: str = ""
+    links: _Links | None = None
+    reporter: _User | None = None
+    author: _User | None = None
+    content: _Text | None = None
+    description: str | None = None
+    source: _End | None = None
+    created_on: str = ""
+    updated_on: str = ""
+
+    def topic(self) -> Topic:
+        spot = Spot("issue" if self.source is None else "pull", self.id)
+        text = self.content.raw if self.content else self.description or ""
+        opened = _saying("opened", self.reporter or self.author, self.created_on, text)
+        url, updated = self.links.html.href if self.links else "", read_time(self.updated_on)
+        return Topic(spot, self.title, opened, updated, url, self.source.branch.name if self.source else None)
+
+
+def _saying(name: str, user: _User | None, at: str, text: str) -> Saying:
+    who = user or _User()
+    return Saying(name, who.uuid, who.nickname or who.display_name, read_time(at), text)
 
 
 class _Status(msgspec.Struct):
@@ -99,6 +139,22 @@ class _Status(msgspec.Struct):
     state: str
     name: str | None = None
     url: str = ""
+    updated_on: str = ""
+
+    def job(self) -> Job:
+        name = self.name or self.key
+        found = _PIPELINE.fullmatch(name)
+        return Job("", found[1] if found else name, _JOBS.get(self.state, "failed"), self.url)
+
+    @property
+    def of(self) -> str:
+        """The same for a run and its repetition."""
+        found = _PIPELINE.fullmatch(self.name or "")
+        return found[1] + found[2] if found else self.key
+
+
+class _Branch(msgspec.Struct):
+    target: _Commit
 
 
 class _Permission(msgspec.Struct):
@@ -157,7 +213,7 @@ class Bitbucket:
 
     async def find(self, branch: str) -> Pull | None:
         quoted = branch.replace("\\", "\\\\").replace('"', '\\"')
-        states = " OR ".join(f'state="{one}"' for one in ("OPEN", "MERGED", "DECLINED", "SUPERSEDED"))
+        states = " OR ".join(f'state="{one}"' for one in _EVERY_STATE)
         query = f'source.branch.name="{quoted}" AND ({states})'
         found = await self._all(self._pulls, _Pull, q=query)
         return newest([one.pull() for one in found if one.source.branch.name == branch])
@@ -184,7 +240,7 @@ class Bitbucket:
         await self.tell(Spot("pull", number), text)
 
     async def read(self, number: int) -> Talk:
-        pull = (await self._api.get(f"{self._pulls}/{number}", _Pull)).pull()
+        found = await self._api.get(f"{self._pulls}/{number}", _Pull)
         said = [
             one
             for one in await self._all(f"{self._pulls}/{number}/comments", _Comment, sort="created_on")
@@ -193,11 +249,26 @@ class Bitbucket:
         writers = {one.user.uuid: False for one in said if one.user}
         writers = {who: await self._may_write(who) for who in writers}
         remarks = [_remark(one, one.user, writers) for one in said if one.user]
-        statuses = await self._all(f"{self._pulls}/{number}/statuses", _Status)
-        jobs = [Job("", one.name or one.key, _JOBS.get(one.state, "failed"), one.url) for one in statuses]
-        return Talk(pull, tuple(remarks), tuple(jobs))
+        jobs, base = await self._jobs(f"{self._pulls}/{number}"), tuple[Job, ...]()
+        if failed(jobs) and found.destination is not None:
+            base = await self._base_jobs(found.destination.branch.name)
+        return Talk(found.pull(), tuple(remarks), jobs, base)
+
+    async def _jobs(self, at: str) -> tuple[Job, ...]:
+        """The newest status of each job of a pull request or a commit."""
+        found = sorted(await self._all(f"{at}/statuses", _Status), key=lambda one: one.updated_on)
+        last = {one.of: one for one in found}
+        return with_reruns([one.job() for one in last.values()], [one.job() for one in found])
+
+    async def _base_jobs(self, branch: str) -> tuple[Job, ...]:
+        reply = await self._api.ask("GET", f"{self._at}/refs/branches/{part(branch)}", also=(404,))
+        if reply.status != 200:
+            return ()
+        return await self._jobs(f"{self._at}/commit/{part(reply.read(_Branch).target.hash)}")
 
     async def _may_write(self, who: str) -> bool:
+        if not who:
+            return False
         where = f"{self._at}/permissions-config/users/{part(who)}"
         reply = await self._api.ask("GET", where, also=(401, 402, 403, 404))
         return reply.status == 200 and reply.read(_Permission).permission in ("write", "admin")
@@ -221,6 +292,33 @@ class Bitbucket:
     async def told(self, spot: Spot, mark: str) -> bool:
         found = await self._all(self._comments(spot), _Comment, sort="created_on")
         return any(mark in one.content.raw for one in found)
+
+    async def labelled(self, label: str) -> tuple[Topic, ...]:
+        del label
+        return ()  # Bitbucket has no labels
+
+    async def labeller(self, topic: Topic, label: str) -> Saying | None:
+        del topic, label
+        return None
+
+    async def changed(self, since: float) -> tuple[Topic, ...]:
+        query = f"updated_on>={write_time(since)}"
+        states = " OR ".join(f'state="{one}"' for one in _EVERY_STATE)
+        found = await self._all(self._pulls, _Topic, q=f"{query} AND ({states})")
+        try:
+            found += await self._all(f"{self._at}/issues", _Topic, q=query)
+        except OutsideError as error:  # a repository without a tracker of issues
+            if error.code != "forge_missing":
+                raise
+        return tuple(one.topic() for one in found)
+
+    async def said(self, topic: Topic) -> tuple[Saying, ...]:
+        found = await self._all(self._comments(topic.spot), _Comment, sort="created_on")
+        return tuple(
+            _saying(f"comment {one.id}", one.user, one.created_on, one.content.raw)
+            for one in found
+            if one.user and not one.deleted and one.content.raw
+        )
 
 
 def _remark(comment: _Comment, user: _User, writers: dict[str, bool]) -> Remark:

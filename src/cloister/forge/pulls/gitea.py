@@ -1,10 +1,32 @@
 """Pull requests at Gitea and Forgejo, whose replies are formed like GitHub's."""
 
+import re
+from collections.abc import Sequence
+
 import msgspec
+from msgspec.structs import replace
 
 from cloister.core.errors import OutsideError
-from cloister.forge.pulls.api import Access, Job, JobState, Pull, PullWish, Remark, Spot, Talk, newest, titled
-from cloister.forge.pulls.github import Head, Repository, User, login, may_write
+from cloister.forge.pulls.api import (
+    Access,
+    Job,
+    JobState,
+    Pull,
+    PullWish,
+    Remark,
+    Saying,
+    Spot,
+    Talk,
+    Topic,
+    failed,
+    newest,
+    read_time,
+    titled,
+    with_reruns,
+    without_times,
+    write_time,
+)
+from cloister.forge.pulls.github import Head, Issue, Label, Repository, User, login, may_write
 from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "cloister"
@@ -16,6 +38,10 @@ _JOBS: dict[str, JobState] = {
     "skipped": "passed",
     "pending": "running",
 }
+_EVENT = re.compile(r"(.+ / .+) \([a-z_]+\)")
+"""A job of Actions: its workflow, its name, and what began it, which is another event on the base."""
+_ACTION = re.compile(r"/actions/runs/[0-9]+/jobs/([0-9]{1,18})$")
+"""The end of the address of a job of Actions."""
 
 
 def api_of(host: str) -> str:
@@ -31,6 +57,7 @@ class _Pull(msgspec.Struct):
     html_url: str
     state: str
     head: Head
+    base: Head = msgspec.field(default_factory=Head)
     title: str = ""
     merged: bool = False
     draft: bool = False
@@ -58,8 +85,25 @@ class _Status(msgspec.Struct):
     target_url: str = ""
 
 
+class _Happened(msgspec.Struct):
+    id: int
+    type: str = ""
+    body: str = ""
+    """Of a label: `1` if it was added."""
+    user: User | None = None
+    label: Label | None = None
+    created_at: str = ""
+
+
 class _Statuses(msgspec.Struct):
+    sha: str = ""
     statuses: list[_Status] | None = None
+
+
+class _ActionJob(msgspec.Struct):
+    id: int
+    name: str
+    head_sha: str = ""
 
 
 class _Label(msgspec.Struct):
@@ -81,6 +125,15 @@ async def repositories(api: Api, owner: str) -> list[str]:
             raise
         found = await api.pages(f"/users/{part(owner)}/repos", list[_Named], limit=50)
     return [one.full_name for one in found if not one.archived]
+
+
+def _without_events(jobs: Sequence[Job]) -> tuple[Job, ...]:
+    found = [(one, _EVENT.fullmatch(one.name)) for one in jobs]
+    return tuple(replace(one, name=name[1]) if name else one for one, name in found)
+
+
+def _job(status: _Status, log_id: str = "") -> Job:
+    return Job(log_id, status.context, _JOBS.get(status.status, "failed"), status.target_url)
 
 
 class Gitea:
@@ -127,7 +180,7 @@ class Gitea:
 
     async def read(self, number: int) -> Talk:
         at = f"{self._at}/pulls/{number}"
-        pull = (await self._api.get(at, _Pull)).pull()
+        found = await self._api.get(at, _Pull)
         entries = [
             ("issue", one)
             for one in await self._api.get(f"{self._at}/issues/{number}/comments", list[_Comment])
@@ -155,22 +208,38 @@ class Gitea:
             )
             for kind, one in said
         ]
-        return Talk(pull, tuple(remarks), await self._jobs(pull.commit))
+        pull = found.pull()
+        jobs, base = await self._jobs(pull.commit), tuple[Job, ...]()
+        if failed(jobs):
+            where = f"{self._at}/commits/{part(pull.commit)}/statuses"
+            jobs = with_reruns(
+                jobs, [_job(one) for one in await self._api.pages(where, list[_Status], limit=50)]
+            )
+            base = await self._jobs(found.base.ref) if found.base.ref else ()
+        return Talk(pull, tuple(remarks), _without_events(jobs), _without_events(base))
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
-        try:
-            found = await self._api.get(f"{self._at}/commits/{part(commit)}/status", _Statuses)
-        except OutsideError as error:
-            if error.code != "forge_missing":
-                raise
-            return ()
-        return tuple(
-            Job("", one.context, _JOBS.get(one.status, "failed"), one.target_url)
-            for one in found.statuses or ()
-        )
+        """The newest run of each job of a commit, or of a branch's newest commit."""
+        reply = await self._api.ask("GET", f"{self._at}/commits/{part(commit)}/status", also=(404,))
+        found = reply.read(_Statuses) if reply.status == 200 else _Statuses()
+        return tuple([_job(one, await self._log_id(one, found.sha)) for one in found.statuses or ()])
+
+    async def _log_id(self, status: _Status, commit: str) -> str:
+        """The number of the job of Actions behind a failed status; empty where the server or another CI has none.
+
+        Servers have put other numbers into this address, so the job must be the one of the status.
+        """
+        at = _ACTION.search(status.target_url)
+        if at is None or not commit or _JOBS.get(status.status, "failed") != "failed":
+            return ""
+        reply = await self._api.ask("GET", f"{self._at}/actions/jobs/{at[1]}", also=(403, 404))
+        job = reply.read(_ActionJob) if reply.status == 200 else _ActionJob(0, "")
+        same = job.head_sha == commit and f" / {job.name} (" in status.context
+        return str(job.id) if same else ""
 
     async def job_log(self, job: Job) -> str | None:
-        return None  # the API has no logs of the jobs behind its statuses
+        where = f"{self._at}/actions/jobs/{part(job.id)}/logs"
+        return without_times(await self._api.text(where)) if job.id else None
 
     async def close(self, number: int) -> None:
         await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})
@@ -184,3 +253,39 @@ class Gitea:
     async def told(self, spot: Spot, mark: str) -> bool:
         found = await self._api.get(f"{self._at}/issues/{spot.number}/comments", list[_Comment])
         return any(mark in one.body for one in found)
+
+    async def labelled(self, label: str) -> tuple[Topic, ...]:
+        found = await self._api.pages(f"{self._at}/issues", list[Issue], labels=label, state="open", limit=50)
+        return tuple(one.topic() for one in found)
+
+    async def labeller(self, topic: Topic, label: str) -> Saying | None:
+        where = f"{self._at}/issues/{topic.spot.number}/timeline"
+        for one in reversed(await self._api.pages(where, list[_Happened], limit=50)):
+            named = one.label is not None and one.label.name.casefold() == label.casefold()
+            if one.type == "label" and one.body == "1" and named and one.user is not None:
+                who = one.user.login
+                return Saying(f"label {one.id}", who, who, read_time(one.created_at))
+        return None
+
+    async def changed(self, since: float) -> tuple[Topic, ...]:
+        found = await self._api.pages(
+            f"{self._at}/issues", list[Issue], state="all", since=write_time(since), limit=50
+        )
+        return tuple(one.topic() for one in found)
+
+    async def said(self, topic: Topic) -> tuple[Saying, ...]:
+        number = topic.spot.number
+        found = await self._api.get(f"{self._at}/issues/{number}/comments", list[_Comment])
+        if topic.spot.kind == "pull":
+            found += await self._api.pages(f"{self._at}/pulls/{number}/reviews", list[_Comment], limit=50)
+        return tuple(
+            Saying(
+                f"{one.submitted_at and 'review'} {one.id}",
+                who,
+                who,
+                read_time(one.created_at or one.submitted_at),
+                one.body,
+            )
+            for one in found
+            if (who := login(one.user)) and one.body
+        )

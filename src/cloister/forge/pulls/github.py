@@ -13,13 +13,17 @@ from cloister.forge.pulls.api import (
     Pull,
     PullWish,
     Remark,
+    Saying,
     Spot,
     Talk,
+    Topic,
     failed,
     newest,
+    read_time,
     titled,
     with_reruns,
     without_times,
+    write_time,
 )
 from cloister.forge.pulls.http import Api, part
 
@@ -117,6 +121,39 @@ class _Statuses(msgspec.Struct):
 
 class Permission(msgspec.Struct):
     permission: str
+
+
+class Label(msgspec.Struct):
+    name: str = ""
+
+
+class Issue(msgspec.Struct):
+    """An issue, or a pull request as one. Gitea has the same form."""
+
+    number: int
+    title: str = ""
+    body: str | None = None
+    user: User | None = None
+    html_url: str = ""
+    created_at: str | None = None
+    updated_at: str | None = None
+    pull_request: dict[str, object] | None = None
+
+    def topic(self) -> Topic:
+        kind = "issue" if self.pull_request is None else "pull"
+        who = login(self.user)
+        opened = Saying("opened", who, who, read_time(self.created_at), self.body or "")
+        ref = None if self.pull_request is None else f"refs/pull/{self.number}/head"
+        spot, updated = Spot(kind, self.number), read_time(self.updated_at)
+        return Topic(spot, self.title, opened, updated, self.html_url, ref)
+
+
+class _Happened(msgspec.Struct):
+    id: int
+    event: str = ""
+    actor: User | None = None
+    label: Label | None = None
+    created_at: str | None = None
 
 
 class GitHub:
@@ -249,6 +286,41 @@ class GitHub:
         found = await self._api.pages(f"{self._at}/issues/{spot.number}/comments", list[_Comment])
         return any(mark in (one.body or "") for one in found)
 
+    async def labelled(self, label: str) -> tuple[Topic, ...]:
+        found = await self._api.pages(f"{self._at}/issues", list[Issue], labels=label, state="open")
+        return tuple(one.topic() for one in found)
+
+    async def labeller(self, topic: Topic, label: str) -> Saying | None:
+        where = f"{self._at}/issues/{topic.spot.number}/events"
+        for one in reversed(await self._api.pages(where, list[_Happened])):
+            named = one.label is not None and one.label.name.casefold() == label.casefold()
+            if one.event == "labeled" and named and one.actor is not None:
+                who = one.actor.login
+                return Saying(f"label {one.id}", who, who, read_time(one.created_at))
+        return None
+
+    async def changed(self, since: float) -> tuple[Topic, ...]:
+        found = await self._api.pages(
+            f"{self._at}/issues", list[Issue], state="all", sort="updated", since=write_time(since)
+        )
+        return tuple(one.topic() for one in found)
+
+    async def said(self, topic: Topic) -> tuple[Saying, ...]:
+        number = topic.spot.number
+        places = {"issue": f"issues/{number}/comments"}
+        if topic.spot.kind == "pull":
+            places |= {"line": f"pulls/{number}/comments", "review": f"pulls/{number}/reviews"}
+        found = {
+            kind: await self._api.pages(f"{self._at}/{place}", list[_Comment])
+            for kind, place in places.items()
+        }
+        return tuple(
+            Saying(f"{kind} {one.id}", who, who, read_time(one.created_at or one.submitted_at), one.body)
+            for kind, comments in found.items()
+            for one in comments
+            if (who := login(one.user)) and one.body
+        )
+
 
 class _Named(msgspec.Struct):
     full_name: str
@@ -277,6 +349,8 @@ def login(user: User | None) -> str:
 
 async def may_write(api: Api, repository: str, who: str) -> bool:
     """True if this person may push. Gitea has the same call, and one more word for its owners."""
+    if not who:
+        return False
     where = f"{repository}/collaborators/{part(who)}/permission"
     reply = await api.ask("GET", where, also=(403, 404))
     return reply.status == 200 and reply.read(Permission).permission in _WRITERS

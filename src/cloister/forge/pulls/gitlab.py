@@ -12,13 +12,17 @@ from cloister.forge.pulls.api import (
     PullState,
     PullWish,
     Remark,
+    Saying,
     Spot,
     Talk,
+    Topic,
     failed,
     newest,
+    read_time,
     titled,
     with_reruns,
     without_times,
+    write_time,
 )
 from cloister.forge.pulls.http import Api, part
 
@@ -89,6 +93,42 @@ class _Note(msgspec.Struct):
     author: _User
     system: bool = False
     position: _Position | None = None
+    created_at: str = ""
+
+
+class _Topic(msgspec.Struct):
+    """An issue or a merge request."""
+
+    iid: int
+    title: str
+    author: _User
+    description: str | None = None
+    web_url: str = ""
+    created_at: str = ""
+    updated_at: str = ""
+    source_branch: str | None = None
+
+    def topic(self) -> Topic:
+        kind = "issue" if self.source_branch is None else "pull"
+        opened = _saying("opened", self.author, self.created_at, self.description or "")
+        ref = None if self.source_branch is None else f"refs/merge-requests/{self.iid}/head"
+        return Topic(Spot(kind, self.iid), self.title, opened, read_time(self.updated_at), self.web_url, ref)
+
+
+class _Name(msgspec.Struct):
+    name: str = ""
+
+
+class _Labelled(msgspec.Struct):
+    id: int
+    action: str = ""
+    user: _User | None = None
+    label: _Name | None = None
+    created_at: str = ""
+
+
+def _saying(name: str, author: _User, at: str, text: str = "") -> Saying:
+    return Saying(name, str(author.id), author.username, read_time(at), text)
 
 
 class _Pipeline(msgspec.Struct):
@@ -211,8 +251,11 @@ class GitLab:
     async def may_write(self, person: str) -> bool:
         return person.isdigit() and await self._may_write(int(person))
 
+    def _place(self, spot: Spot) -> str:
+        return f"{self._merges if spot.kind == 'pull' else f'{self._at}/issues'}/{spot.number}"
+
     def _notes(self, spot: Spot) -> str:
-        return f"{self._merges if spot.kind == 'pull' else f'{self._at}/issues'}/{spot.number}/notes"
+        return f"{self._place(spot)}/notes"
 
     async def tell(self, spot: Spot, text: str) -> None:
         await self._api.ask("POST", self._notes(spot), body={"body": text})
@@ -220,6 +263,31 @@ class GitLab:
     async def told(self, spot: Spot, mark: str) -> bool:
         found = await self._api.pages(self._notes(spot), list[_Note])
         return any(mark in one.body for one in found)
+
+    async def labelled(self, label: str) -> tuple[Topic, ...]:
+        places = (f"{self._at}/issues", self._merges)
+        found = [await self._api.pages(one, list[_Topic], labels=label, state="opened") for one in places]
+        return tuple(one.topic() for topics in found for one in topics)
+
+    async def labeller(self, topic: Topic, label: str) -> Saying | None:
+        where = f"{self._place(topic.spot)}/resource_label_events"
+        for one in reversed(await self._api.pages(where, list[_Labelled])):
+            named = one.label is not None and one.label.name.casefold() == label.casefold()
+            if one.action == "add" and named and one.user is not None:
+                return _saying(f"label {one.id}", one.user, one.created_at)
+        return None
+
+    async def changed(self, since: float) -> tuple[Topic, ...]:
+        at = write_time(since)
+        places = (f"{self._at}/issues", self._merges)
+        found = [await self._api.pages(one, list[_Topic], updated_after=at) for one in places]
+        return tuple(one.topic() for topics in found for one in topics)
+
+    async def said(self, topic: Topic) -> tuple[Saying, ...]:
+        notes = await self._api.pages(self._notes(topic.spot), list[_Note])
+        return tuple(
+            _saying(f"note {one.id}", one.author, one.created_at, one.body) for one in notes if not one.system
+        )
 
 
 def _remark(note: _Note, *, may_write: bool) -> Remark:

@@ -1,6 +1,7 @@
 """A repository at a forge with an API: fetched and pushed with the forge's token, delivered as a pull request."""
 
 import base64
+import logging
 import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -24,10 +25,13 @@ from cloister.forge.lfs import Server
 from cloister.forge.plain_git import PlainGit
 from cloister.forge.pulls import bitbucket, gitea, github, gitlab, pagure
 from cloister.forge.pulls.api import Access, Pull, Pulls, PullWish, Repository
-from cloister.forge.pulls.http import PAUSES, Api
+from cloister.forge.pulls.http import PAUSES, Api, Token
+
+logger = logging.getLogger(__name__)
 
 _NAMES_TRIED = 99
 _DENIED = re.compile(rb"uthentication failed|Access denied|returned error: 40[13]|could not read Username")
+_GONE = re.compile(rb"repository '[^'\n]*' not found|returned error: 4(?:04|10)")
 _TITLE_CHARS = 120
 _SECONDS = 30.0
 
@@ -74,6 +78,8 @@ class ForgePlace(msgspec.Struct, frozen=True):
     labels: tuple[str, ...] = ()
     reviewers: tuple[str, ...] = ()
     pauses: Sequence[float] = PAUSES
+    people: Mapping[str, Token] = {}
+    """Who asks for runs → reads this person's own token, which opens their pull requests. Raises `OutsideError` (`forge_denied`)."""
     lacks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
     """The rights that the token for a repository lacks, where its own page does not tell them."""
 
@@ -104,7 +110,7 @@ class Hosted:
     def pulls(self, client: httpx2.AsyncClient, address: str) -> Repository:
         """The pull requests and conversations of the repository at `address`."""
         path = self.path(address)
-        return self._open(self._api(client, path), path)
+        return self._open(self._api(client, partial(self._place.token, path)), path)
 
     async def access(self, client: httpx2.AsyncClient, address: str) -> Access:
         """What the token may do at a repository."""
@@ -114,14 +120,15 @@ class Hosted:
         lacks = await self._place.lacks(self.path(address))
         return replace(found, may_push=not lacks, lacks=lacks)
 
-    def _api(self, client: httpx2.AsyncClient, path: str) -> Api:
+    def _api(self, client: httpx2.AsyncClient, token: Token) -> Api:
         place = self._place
         base = api_base(place.kind, place.host, place.api)
-        return Api(client, base, partial(place.token, path), self._dialect.headers, place.pauses)
+        return Api(client, base, token, self._dialect.headers, place.pauses)
 
     async def repositories(self, client: httpx2.AsyncClient, owner: str) -> list[str]:
         """The paths of an owner's repositories at this forge."""
-        return await self._dialect.repositories(self._api(client, owner), owner)
+        api = self._api(client, partial(self._place.token, owner))
+        return await self._dialect.repositories(api, owner)
 
     async def fetch(self, repo: str, ref: str | None, into: Path) -> Base:
         settings, url = await self._reach(repo)
@@ -152,7 +159,7 @@ class Hosted:
             if proposal.follows:
                 await self._check_open(pulls, proposal)
             branch = await self._push(pulls, proposal, url, settings)
-            pull = await self._propose(pulls, proposal, branch)
+            pull = await self._propose(http, pulls, proposal, branch)
         where = without_userinfo(proposal.repository)
         return Delivered(where, branch, commit=proposal.commit, url=pull.url, number=pull.number)
 
@@ -224,6 +231,11 @@ class Hosted:
             return OutsideError(
                 "forge_denied", f"{self._place.host} does not let the token push or read: {why}."
             )
+        if _GONE.search(result.err):
+            return OutsideError(
+                "forge_missing",
+                f"{self._place.host} no longer has this repository, or the token may not see it: {why}.",
+            )
         refused = b"[remote rejected]" in result.out + result.err
         return OutsideError(
             "forge_refused" if refused else "forge_unreachable",
@@ -231,7 +243,7 @@ class Hosted:
             retryable=not refused,
         )
 
-    async def _propose(self, pulls: Pulls, proposal: Proposal, branch: str) -> Pull:
+    async def _propose(self, http: httpx2.AsyncClient, pulls: Pulls, proposal: Proposal, branch: str) -> Pull:
         onto = proposal.onto or (await pulls.access()).default_branch
         wish = PullWish(
             title=one_line(proposal.title, _TITLE_CHARS),
@@ -245,7 +257,7 @@ class Hosted:
         there = await pulls.find(branch)
         if there is None or there.state != "open":
             try:
-                return await pulls.open(wish)
+                return await self._opened(http, pulls, proposal, wish)
             except OutsideError as error:
                 # The forge may have opened it although its reply was lost, or another process did.
                 there = await pulls.find(branch)
@@ -253,6 +265,23 @@ class Hosted:
                     raise
         await pulls.update(there.number, wish)
         return there
+
+    async def _opened(
+        self, http: httpx2.AsyncClient, pulls: Pulls, proposal: Proposal, wish: PullWish
+    ) -> Pull:
+        """Open it as the person who asked where their token is known and may; else with the token of the settings."""
+        if (own := self._place.people.get(proposal.who)) is not None:
+            path = self.path(proposal.repository)
+            try:
+                return await self._open(self._api(http, own), path).open(wish)
+            except OutsideError as error:
+                if error.code not in ("forge_denied", "forge_missing"):
+                    raise
+                logger.warning(
+                    "the pull request of run %s is not opened as %s: %s",
+                    *(proposal.run, one_line(proposal.who, 80), error.message),
+                )
+        return await pulls.open(wish)
 
 
 async def _is_ended(pulls: Pulls, branch: str) -> bool:

@@ -25,6 +25,12 @@ class PullRig:
     """`ann` and `eve` as deliveries name them."""
     logs: bool = True
     """True if this forge has logs of CI jobs."""
+    issue: Callable[[str, str, str], Awaitable[int]] | None = None
+    """`ann` opens an issue with a title, a text and a label, which may be empty; returns its number. None: not tried."""
+    talk: Callable[[int, str, str], Awaitable[None]] | None = None
+    """A person comments at an issue: number, who and text."""
+    labels: bool = True
+    """True if this forge has labels."""
 
 
 WISH = PullWish("Fix the total", "## Asked\n\nfix it", "fix", "main", labels=("agent",))
@@ -133,6 +139,44 @@ async def a_comment_is_told_and_found_by_its_mark_at_issues_and_pull_requests(ri
 async def only_people_who_may_push_may_write(rig: PullRig) -> None:
     expect([await rig.pulls.may_write(one) for one in rig.people], [True, False])
     expect(await rig.pulls.may_write(""), False)
+
+
+async def what_was_said_since_a_time_is_read_with_its_topic(rig: PullRig) -> None:
+    if rig.issue is None or rig.talk is None:
+        return
+    await rig.pulls.open(WISH)
+    number = await rig.issue("Totals", "They are wrong.", "")
+    for who, text in (("ann", "first"), ("eve", "second")):
+        await rig.talk(number, who, text)
+    await rig.say(1, "ann", "at the pull request", "", 0)
+    topics = {one.spot: one for one in await rig.pulls.changed(0)}
+    issue, pull = topics[Spot("issue", number)], topics[Spot("pull", 1)]
+    expect(
+        (issue.title, issue.opened.text, issue.opened.person, issue.ref),
+        ("Totals", "They are wrong.", rig.people[0], None),
+    )
+    expect(bool(pull.ref and issue.url and pull.url), True)
+    said = await rig.pulls.said(issue)
+    expect([(one.person, one.text) for one in said], [(rig.people[0], "first"), (rig.people[1], "second")])
+    expect([one.text for one in await rig.pulls.said(pull)], ["at the pull request"])
+    expect(len({one.id for one in said}), 2)
+    expect(issue.updated >= said[-1].at >= said[0].at >= issue.opened.at > 0, True)
+    now = await rig.pulls.changed(pull.updated)
+    expect(Spot("pull", 1) in {one.spot for one in now}, True)
+    expect(await rig.pulls.changed(pull.updated + 3_600), ())
+
+
+async def a_label_is_read_with_the_person_who_set_it(rig: PullRig) -> None:
+    if rig.issue is None:
+        return
+    await rig.issue("Other", "", "later")
+    number = await rig.issue("Totals", "They are wrong.", "agent")
+    found = await rig.pulls.labelled("agent")
+    expect([one.spot for one in found], [Spot("issue", number)] if rig.labels else [])
+    for topic in found:
+        by = await rig.pulls.labeller(topic, "agent")
+        expect(by and (by.person, by.text), (rig.people[0], ""))
+        expect(await rig.pulls.labeller(topic, "none"), None)
 
 
 def replace_id(remark: Remark) -> Remark:
