@@ -9,7 +9,7 @@ from pathlib import Path
 
 import anyio
 
-from cloister.agent.attempt import NATIVE, choose_harness, work
+from cloister.agent.attempt import work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.budget.purse import Ledger, NoLedger, Purse
 from cloister.agent.evidence.evidence import Evidence
@@ -18,7 +18,7 @@ from cloister.agent.evidence.run_checks import Earlier, run_checks
 from cloister.agent.harnesses.api import Harness, Workplace
 from cloister.agent.roles import Adviser, review
 from cloister.agent.tools.toolset import ToolSet
-from cloister.core.attempts import Escalate
+from cloister.core.attempts import NATIVE, Escalate
 from cloister.core.budget import BudgetTree
 from cloister.core.computer import Stream
 from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
@@ -42,6 +42,7 @@ from cloister.core.ids import RunId
 from cloister.core.log import Index
 from cloister.core.requests import Budget, NewRun, Patience, ToolCall, Usage
 from cloister.forge import change, workspace
+from cloister.harnesses import choose_harness
 from cloister.model.api import Models
 from cloister.model.scripted import ScriptedModel, load_script
 from cloister.policy.api import Policy

@@ -8,8 +8,6 @@ from cloister.agent.harnesses.api import Ending, Harness, OutOfBudget, Unfinishe
 from cloister.agent.harnesses.native.conversation import Conversation
 from cloister.agent.harnesses.native.loop import NativeHarness
 from cloister.agent.roles import what_is_left
-from cloister.core.attempts import NATIVE, REPAIR
-from cloister.core.errors import UserError
 from cloister.core.events import (
     AttemptEnded,
     CandidatesTried,
@@ -23,22 +21,7 @@ from cloister.core.log import Index, replayed, round_start
 from cloister.core.requests import Outcome, ToolCall
 from cloister.core.text import one_line
 
-HARNESSES = (NATIVE, REPAIR)
-
 _CUT_OFF = "Interrupted: the time budget ran out. Changes made until then are kept."
-
-
-def choose_harness(name: str) -> Harness:
-    """Raises `UserError` (`unknown_harness`)."""
-    if name not in HARNESSES:
-        raise UserError(
-            "unknown_harness", f"There is no harness {name[:40]!r}. Known: {', '.join(sorted(HARNESSES))}."
-        )
-    if name == NATIVE:
-        return NativeHarness()
-    from cloister.agent.harnesses.repair.harness import RepairHarness  # noqa: PLC0415  (takes long to load)
-
-    return RepairHarness()
 
 
 async def work(place: Workplace, evidence: Evidence, harness: Harness) -> AttemptEnded:
@@ -97,14 +80,17 @@ async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
 async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reason: str) -> AttemptEnded:
     """Let the model, if there is one, say what is left, and end."""
     words = ""
-    if not isinstance(harness, NativeHarness):
-        from cloister.agent.harnesses.repair.words import left as search_left  # noqa: PLC0415
+    if isinstance(harness, NativeHarness):
+        if place.models.chain("code"):
+            talk = Conversation(place, evidence.base)
+            words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
+    else:
+        from cloister.agent.harnesses.repair import harness as repair  # noqa: PLC0415
+        from cloister.agent.harnesses.repair import words as said
 
         done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
-        words = search_left(done.tried if done else 0, done.total if done else 0)
-    elif place.models.chain("code"):
-        talk = Conversation(place, evidence.base)
-        words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
+        if isinstance(harness, repair.RepairHarness):
+            words = said.left(done.tried if done else 0, done.total if done else 0)
     left = words or what_is_left(evidence.comparison, bool(evidence.checks))
     return await _end(evidence, "budget", f"{reason} {left}")
 

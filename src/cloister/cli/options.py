@@ -139,6 +139,14 @@ complete_model = _completion(_models)
 complete_tool = _completion(_tools)
 complete_trigger = _completion(_triggers)
 
+
+def complete_harness(incomplete: str) -> list[str]:
+    """The harnesses with a name, and the beginning of any other."""
+    from cloister.core.attempts import ACP_PREFIX, NATIVE, OPENCODE, REPAIR
+
+    return [one for one in (NATIVE, REPAIR, OPENCODE, ACP_PREFIX) if one.startswith(incomplete)]
+
+
 RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help=RUN_HELP, autocompletion=complete_run)]

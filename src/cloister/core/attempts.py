@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 NATIVE, REPAIR = "native", "repair"
-"""The harnesses: the loop with a model, and the search by rules and tests without one."""
+"""Our own harnesses: the loop with a model, and the search by rules and tests without one."""
+OPENCODE = "opencode"
+ACP_PREFIX = "acp:"
+"""Before the command line of any program that speaks the Agent Client Protocol in the sandbox."""
 
 _BEAM = re.compile(r"beam:([1-9][0-9]?)")
 

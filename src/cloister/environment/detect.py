@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -175,6 +175,16 @@ def _joined(lines: list[Line], files: Files) -> Plan:
         files=tuple(sorted({line.file for line in lines if isinstance(line, Used)} & files.names)),
         notes=tuple(dict.fromkeys((*problems, *notes, *files.notes))),
     )
+
+
+def with_programs(plan: Plan, packages: Sequence[str], why: str) -> Plan:
+    """The plan with programs from npm, and with Node if it has none."""
+    lines: list[Line] = []
+    if all(one.name != "node" for one in plan.toolchains):
+        lines += javascript.installed(Toolchain("node", javascript.PREFERRED, "pypi", why))
+    lines += (*plan.registries, *plan.steps, *plan.env, *javascript.programs(packages, why))
+    more = _joined(lines, Files(Listing(())))
+    return msgspec.structs.replace(plan, registries=more.registries, steps=more.steps, env=more.env)
 
 
 def _registries(lines: list[Line], found: tuple[Registry, ...]) -> tuple[Registry, ...]:

@@ -16,9 +16,9 @@ from tests.whole.conformance.suites.harness import (
     check_unread_message,
 )
 
-from cloister.agent.attempt import HARNESSES, choose_harness
 from cloister.agent.harnesses.api import Harness
 from cloister.core.errors import UserError
+from cloister.harnesses import HARNESSES, choose_harness
 
 pytestmark = pytest.mark.anyio
 
@@ -110,6 +110,6 @@ async def test_resume_after_any_event_leads_to_the_same_end(case: Case) -> None:
 
 
 def test_only_known_harnesses_can_be_chosen() -> None:
-    assert sorted(HARNESSES) == ["native", "repair"]
+    assert sorted(HARNESSES) == ["native", "opencode", "repair"]
     with pytest.raises(UserError, match="no harness 'other'"):
         choose_harness("other")

@@ -83,6 +83,7 @@ def _is_own(event: Event, attempt: int) -> bool:
 
 WRAP_UP = "wrap_up"
 INSIDE = "inside"
+HARNESS = "harness"
 
 _MILLION = 1_000_000
 
@@ -173,7 +174,7 @@ class BudgetedModel:
         return Call(
             tokens,
             request.max_tokens,
-            steps=1 if self._purpose == "code" else 0,
+            steps=1 if self._purpose in ("code", HARNESS) else 0,
             dollars_in=into,
             dollars_out=None if out is None else out / _MILLION,
             keep_back=self._purpose != WRAP_UP,
@@ -260,9 +261,10 @@ class BudgetedModels:
         """May spend the reserve."""
         return BudgetedModel(self._models.named(name), self, WRAP_UP, self._temperature)
 
-    def for_programs_inside(self) -> BudgetedModel:
-        """For programs in the sandbox. Their calls cost, but are not steps."""
-        return BudgetedModel(self._models.role("code"), self, INSIDE, self._temperature)
+    def for_programs_inside(self, *, steps: bool = False) -> BudgetedModel:
+        """For programs in the sandbox. With `steps`, for a harness: each call needs room for a step."""
+        purpose = HARNESS if steps else INSIDE
+        return BudgetedModel(self._models.role("code"), self, purpose, self._temperature)
 
     async def count_lost(self, name: str, usage: Usage) -> None:
         """Record the estimated cost of a step that a crash interrupted."""

@@ -304,7 +304,7 @@ class Context:
             self._based = self._based or kind is BaselineTaken
             # Of a moved base only the new one counts.
             kept = [] if kind is BaseFixed else self._surroundings
-            self._surroundings = [*kept, *_surroundings(body)]
+            self._surroundings = [*kept, *surroundings(body)]
 
     def _with(self, text: str, attachments: Sequence[Attachment]) -> tuple[str, tuple[Image, ...]]:
         """A message with what its attachments say, and its pictures."""
@@ -324,7 +324,7 @@ class Context:
 
     def _late(self, seq: int, body: ChecksChosen | BaselineTaken) -> None:
         """What the base is like, found out while the attempt works."""
-        for text in _surroundings(body):
+        for text in surroundings(body):
             room = min(_CHECKS_TOKENS, self._window.one)
             message = UserMessage(bounded(text, room * BYTES_PER_TOKEN))
             self._put(
@@ -545,7 +545,7 @@ def _cut(value: object, limit: int) -> object:
             return value
 
 
-def _surroundings(body: AnyBody) -> list[str]:
+def surroundings(body: AnyBody) -> list[str]:
     """What the model needs to know about the repository and its base."""
     match body:
         case BaseFixed() if body.parts:

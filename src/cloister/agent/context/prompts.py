@@ -266,7 +266,7 @@ class Facts:
             ):
                 return tell(comparison, found)
 
-    def told(self, up_to: int, room_chars: int) -> str:
+    def told(self, up_to: int, room_chars: int, *, recall: bool = True) -> str:
         """All facts in about `room_chars` characters, with messages and results up to event `up_to`."""
         part = max(200, room_chars // 5)
         names = [one_line(name, 200) for name in self.files]
@@ -285,5 +285,6 @@ class Facts:
                 f"- e{seq}: {tool} {one_line(target, 80)}{'' if ok else ' (failed)'}"
                 for seq, tool, target, ok in gone
             )
-            parts.append("Latest results that are no longer shown (use recall):\n" + bounded(lines, part))
+            how = " that are no longer shown (use recall)" if recall else ""
+            parts.append(f"Latest results{how}:\n" + bounded(lines, part))
         return "\n\n".join(text for text in parts if text)

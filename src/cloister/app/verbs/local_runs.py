@@ -541,10 +541,10 @@ class LocalRuns(Group):
 
     async def _check(self, new: NewRun, recipe: Callable[[str], object]) -> None:
         """Raises `UserError` unless the request is complete and the rules, models and templates here allow it."""
-        from cloister.agent.attempt import choose_harness
         from cloister.app.config import calls_models, harness_for, job_of, model_access
         from cloister.core.attempts import wishes
         from cloister.forge.plain_git import check_base
+        from cloister.harnesses import choose_harness
         from cloister.model.roles import Job, check_roles, chosen
         from cloister.runs.attempts.tree import check_fork
         from cloister.runs.run_rules import check_allowed, check_role, run_layer

@@ -20,6 +20,7 @@ from cloister.cli.options import (
     Plain,
     TierWish,
     attached,
+    complete_harness,
     put,
     put_json,
     read_attached,
@@ -91,9 +92,11 @@ HarnessName = Annotated[
     str | None,
     typer.Option(
         "--harness",
-        metavar="native|repair",
-        help="native: the loop with a model; repair: search by rules and tests, without a model. "
+        metavar="native|repair|opencode|acp:COMMAND",
+        help="native: the loop with a model; repair: search by rules and tests, without a model; opencode, or any "
+        "program that speaks the Agent Client Protocol: it works inside the sandbox, and the same evidence decides. "
         "Without a model, the default is repair.",
+        autocompletion=complete_harness,
         show_default=False,
     ),
 ]

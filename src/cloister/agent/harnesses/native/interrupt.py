@@ -84,14 +84,21 @@ async def run_call(
     done = await interruptible(journal, lambda: run(call), next(replies, None))
     if done is not None:
         return done, False
+    who = await withdraw(journal, attempt)
+    took = time.monotonic() - started
+    text = f"Stopped by {who} after {took:.1f} s, before it was done. What it changed until then stays."
+    return ToolReturned(attempt, call.id, call.name, False, text, took), True
+
+
+async def withdraw(journal: Journal, attempt: int) -> str:
+    """Deny the open questions of an attempt whose step was stopped; return who stopped it."""
     request = _request(journal.events)
     who = one_line(request.who, 40) if request else "a person"
     asks = {body.ask for body in journal.index.of(AskRaised, attempt=attempt)}
     asks -= {body.ask for body in journal.index.of(AskAnswered)}
-    await journal.append(*(AskAnswered(ask, "deny", who) for ask in sorted(asks)))
-    took = time.monotonic() - started
-    text = f"Stopped by {who} after {took:.1f} s, before it was done. What it changed until then stays."
-    return ToolReturned(attempt, call.id, call.name, False, text, took), True
+    if asks:
+        await journal.append(*(AskAnswered(ask, "deny", who) for ask in sorted(asks)))
+    return who
 
 
 def not_run(attempt: int, call: ToolCall) -> ToolReturned:

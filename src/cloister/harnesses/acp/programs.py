@@ -1,0 +1,88 @@
+"""The programs that Cloister can start as a harness: their commands, their settings, and what installs them.
+
+Each knows one model, that of the run: `http://model.cloister` answers under any name, and its calls are paid from the
+attempt's budget.
+"""
+
+import shlex
+from typing import NamedTuple
+
+import msgspec
+
+from cloister.agent.context.messages import WINDOW_TOKENS
+from cloister.core.attempts import ACP_PREFIX, OPENCODE
+from cloister.core.computer import WORK_DIR
+from cloister.core.errors import UserError
+from cloister.environment.api import Plan
+from cloister.environment.detect import with_programs
+
+_MODEL_URL = "http://model.cloister/v1"
+_NAME, _MODEL = "cloister", "default"
+_OUTPUT_TOKENS = 32_000
+_COMMAND_CHARS = 2_000
+
+
+class Program(NamedTuple):
+    """How to start a harness in the sandbox."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+
+
+def program(name: str, window: int | None) -> Program:
+    """The program of a harness, for a model with this context window. Raises `UserError` (`unknown_harness`)."""
+    if name.startswith(ACP_PREFIX):
+        argv = _words(name.removeprefix(ACP_PREFIX))
+        return Program(argv[0], argv, {})
+    if name == OPENCODE:
+        return Program(name, (name, "acp", "--cwd", WORK_DIR), _opencode(window or WINDOW_TOKENS))
+    raise UserError("unknown_harness", f"There is no harness {name[:40]!r}.")
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(command))
+    except ValueError:
+        words = ()
+    if not words or len(command) > _COMMAND_CHARS or "\0" in command:
+        raise UserError(
+            "unknown_harness", "Write a harness of your own as acp:COMMAND, such as acp:'python3 agent.py'."
+        )
+    return words
+
+
+def _opencode(window: int) -> dict[str, str]:
+    """Its settings, in place of files: our model, a question before all but reads, and nothing fetched or shared."""
+    limit = {"context": window, "output": min(_OUTPUT_TOKENS, max(1, window // 4))}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Cloister",
+        "options": {"baseURL": _MODEL_URL, "apiKey": "none-needed"},
+        "models": {_MODEL: {"name": _MODEL, "tool_call": True, "limit": limit}},
+    }
+    settings = {
+        "model": f"{_NAME}/{_MODEL}",
+        "small_model": f"{_NAME}/{_MODEL}",
+        "provider": {_NAME: provider},
+        "enabled_providers": [_NAME],
+        "permission": {"*": "ask", "read": "allow"},
+        "experimental": {"continue_loop_on_deny": True},
+        "autoupdate": False,
+        "share": "disabled",
+    }
+    return {
+        "OPENCODE_CONFIG_CONTENT": msgspec.json.encode(settings).decode(),
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+    }
+
+
+_PACKAGES = {OPENCODE: ("opencode-ai@1.18.33",)}
+"""The packages of npm that hold a harness, in the version that its settings are for."""
+
+
+def installed(plan: Plan, harnesses: tuple[str, ...]) -> Plan:
+    """The plan of an environment that also has these harnesses, as a layer that repositories share."""
+    packages = tuple(package for name in dict.fromkeys(harnesses) for package in _PACKAGES.get(name, ()))
+    return with_programs(plan, packages, "a harness of the run") if packages else plan

@@ -1,0 +1,106 @@
+"""Programs that are no good harness: each ends its attempt with one sentence, within the budget, and nothing of ours breaks."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.agent.loop_bench import LoopBench, open_bench
+
+from cloister.core.errors import UserError
+from cloister.core.events import AttemptEnded, ModelReplied
+from cloister.core.requests import Budget
+from cloister.harnesses import choose_harness
+
+pytestmark = pytest.mark.anyio
+
+HEAD = """
+import json, sys
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def update(**fields):
+    send(method="session/update", params={"sessionId": "s", "update": fields})
+def read():
+    return json.loads(sys.stdin.readline())
+def opened():
+    send(id=read()["id"], result={"protocolVersion": 1})
+    send(id=read()["id"], result={"sessionId": "s"})
+    return read()["id"]
+"""
+
+
+async def ended(tmp_path: Path, program: str, steps: int = 60) -> tuple[AttemptEnded, LoopBench]:
+    bench = await open_bench(tmp_path)
+    path = tmp_path / "program.py"
+    path.write_text(HEAD + program)
+    bench.harness = choose_harness(f"acp:{sys.executable} {path}")
+    return await bench.work('[[reply]]\nsay = "Never asked."\n', budget=Budget(steps=steps)), bench
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("sys.exit('no licence')", "ended (exit code 1). It printed: no licence Is it installed"),
+        ("print('x' * 5_000_000); read(); read()", "sent a message of more than 4,194,304 bytes"),
+        ("send(id=read()['id'], result={'protocolVersion': 9}); read()", "speaks version 9 of ACP"),
+        ("send(id=read()['id'], result=[]); read()", "answered initialize with something else"),
+        (
+            "send(id=read()['id'], error={'code': 1, 'message': 'log in first'}); read()",
+            "cannot begin: log in first",
+        ),
+        ("opened()", "ended (exit code 0)"),
+        (
+            "n = opened()\nwhile True:\n    send(id=n, error={'code': -1, 'message': 'no model'})\n    n = read()['id']",
+            "failed: no model",
+        ),
+    ],
+)
+async def test_a_program_that_does_not_work_fails_with_its_reason(
+    tmp_path: Path, program: str, reason: str
+) -> None:
+    end, _ = await ended(tmp_path, program)
+    assert end.outcome == "failed"
+    assert reason in end.reason
+
+
+async def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path)
+    bench.harness = choose_harness("acp:no-such-program")
+    end = await bench.work('[[reply]]\nsay = "Never asked."\n')
+    assert end.outcome == "failed"
+    assert "Is it installed in the template of the run?" in end.reason
+
+
+async def test_a_program_that_tells_of_endless_calls_is_out_of_budget(tmp_path: Path) -> None:
+    floods = """
+opened()
+for n in range(1_000_000):
+    update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": "\\ud800" * 9})
+    update(sessionUpdate="tool_call", toolCallId=f"c{n}", title=7)
+    update(sessionUpdate="tool_call", toolCallId=f"c{n}", title="look", kind="read", status="completed")
+    update(sessionUpdate="plan", entries=[{"content": str(n)}] * 1000)
+    send(method="session/update", params={"sessionId": "other", "update": {"sessionUpdate": "tool_call"}})
+    print("no JSON")
+"""
+    end, bench = await ended(tmp_path, floods, steps=5)
+    assert end.outcome == "budget"
+    assert len(bench.of(ModelReplied)) == 25
+
+
+async def test_a_call_that_runs_without_asking_is_judged_by_the_rules_afterwards(tmp_path: Path) -> None:
+    strays = """
+n = opened()
+update(sessionUpdate="tool_call", toolCallId="c", title="Edit", kind="edit", status="completed",
+       locations=[{"path": "/work/.git/config"}])
+assert read()["method"] == "session/cancel"
+send(id=n, result={"stopReason": "cancelled"})
+print(read()["params"]["prompt"][0]["text"], file=sys.stderr)
+"""
+    end, _ = await ended(tmp_path, strays)
+    assert "Not allowed here, so find another way: - edit: .git/config: deny tool:edit:.git/**" in end.reason
+    assert "the harness did not ask" in end.reason
+
+
+@pytest.mark.parametrize("name", ["acp:", "acp: ", "acp:'", "acp:a\0b", "open", f"acp:{'x' * 3_000}"])
+def test_a_harness_that_cannot_be_is_refused_before_the_run(name: str) -> None:
+    with pytest.raises(UserError, match="harness"):
+        choose_harness(name)
