@@ -592,5 +592,7 @@ def failure(status: int, reply: bytes) -> CloisterError:
 def check_close(socket: "ClientConnection") -> None:
     """Raise what the server ended a WebSocket with, if it was a refusal."""
     if socket.close_code is not None and socket.close_code >= _REFUSED:
-        problem = {"code": "refused", "message": socket.close_reason or ""}
-        raise failure(socket.close_code - _REFUSED, msgspec.json.encode(problem))
+        status = socket.close_code - _REFUSED
+        code = {403: "denied", 404: "not_found"}.get(status, "refused")
+        problem = {"code": code, "message": socket.close_reason or ""}
+        raise failure(status, msgspec.json.encode(problem))
