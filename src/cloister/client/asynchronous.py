@@ -322,6 +322,14 @@ class AsyncSandbox:
     async def set_metadata(self, metadata: Mapping[str, str]) -> None:
         await self._change(metadata=dict(metadata))
 
+    async def pause(self) -> None:
+        """Stop its processes where they are, with their memory, for a day at most."""
+        await self._change(paused=True)
+
+    async def resume(self) -> None:
+        """Let them go on, with the time to live that was left."""
+        await self._change(paused=False)
+
     async def _change(self, **what: Any) -> None:
         from cloister.app.verbs.records import SandboxChange
 

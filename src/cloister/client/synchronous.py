@@ -283,6 +283,14 @@ class Sandbox:
     def set_metadata(self, metadata: Mapping[str, str]) -> None:
         wait(partial(self.asynchronous.set_metadata, metadata))
 
+    def pause(self) -> None:
+        """Stop its processes where they are, with their memory, for a day at most."""
+        wait(self.asynchronous.pause)
+
+    def resume(self) -> None:
+        """Let them go on, with the time to live that was left."""
+        wait(self.asynchronous.resume)
+
     def token(self) -> str:
         """A token that reaches the inside of this sandbox only, and ends with it."""
         return wait(self.asynchronous.token)

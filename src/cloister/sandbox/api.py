@@ -58,6 +58,8 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """`disk`: the fork copied the files. `memory`: it copied the running processes too. None: not a fork."""
     metadata: dict[str, str] = {}
     """What its maker wrote on it; it means nothing here."""
+    paused: bool = False
+    """Whether its processes stand still until it is resumed."""
 
 
 class Load(msgspec.Struct, frozen=True):
@@ -122,6 +124,13 @@ class Sandbox(Computer, Protocol):
 
     async def set_ttl(self, ttl_seconds: float) -> None:
         """Let it live for so long from now on; `info` says so. Raises `UserError` (`bad_sandbox`)."""
+        ...
+
+    def paused(self) -> AbstractAsyncContextManager[None]:
+        """Every process inside stands still during the block; memory and connections stay. The time to live goes on.
+
+        Other calls may wait for the end of the block. Raises `HostError` (`freeze_failed`).
+        """
         ...
 
     async def load(self) -> Load:

@@ -26,6 +26,7 @@ from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
 from cloister.server.compat import modbox, pandastack
 from cloister.server.compat.e2b import control, filesystem, interpreter
 from cloister.server.compat.e2b import process as e2b_process
+from cloister.server.compat.e2b import templates as e2b_templates
 from cloister.server.errors import Problem, respond
 from cloister.server.ports import with_ports
 from cloister.server.public import behind
@@ -128,7 +129,7 @@ HTTP_ROUTES = (
     *(route for route in _FOUND if isinstance(route, HTTPRouteHandler)),
 )
 COMPAT_ROUTES = (
-    *(*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES, *interpreter.ROUTES),
+    *(*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES, *interpreter.ROUTES, *e2b_templates.ROUTES),
     *(*pandastack.ROUTES, *modbox.ROUTES),
 )
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
@@ -285,7 +286,7 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
     web = Litestar(
         (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, stream.mcp_route(app), *pages_here, *SOCKET_ROUTES),
         dependencies=_dependencies(app, sockets, logins, tokens),
-        state=State({"watchers": filesystem.Watchers()}),
+        state=State({"watchers": filesystem.Watchers(), "builds": e2b_templates.Builds()}),
         before_send=[_list_methods],
         exception_handlers={Exception: respond},
         request_class=StrictRequest,

@@ -320,6 +320,8 @@ def _given_token(scope: Scope, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     headers = tuple(headers)
     if given := compat.token_of(scope["path"], headers):
         return given
+    if (traffic := _only(headers, compat.TRAFFIC_TOKEN)) and has_own_name(_only(headers, b"host") or b""):
+        return traffic
     value = next((value for name, value in headers if name == b"authorization"), b"")
     scheme, _, rest = value.partition(b" ")
     if scheme.lower() == b"bearer":

@@ -41,6 +41,7 @@ _CONFLICT = {
     "run_paused",
     "run_removed",
     "sandbox_of_run",
+    "sandbox_paused",
     "several_asks",
     "task_id_taken",
     "template_in_use",

@@ -23,7 +23,7 @@ _HOP = {
     b"transfer-encoding",
     b"upgrade",
 }
-_NOT_IN = _HOP | {b"authorization", b"expect", b"host", b"content-length"}
+_NOT_IN = _HOP | {b"authorization", b"e2b-traffic-access-token", b"expect", b"host", b"content-length"}
 _NOT_OUT = _HOP | {
     # These speak to the browser about the whole origin, or the whole machine.
     b"alt-svc",

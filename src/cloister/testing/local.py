@@ -371,6 +371,7 @@ class LocalSandbox(LocalComputer):
         self._parent = parent
         self._name = SandboxId(f"s-{root.name}")
         self._lost = anyio.Event()
+        self._still = anyio.Lock()
 
     @property
     def info(self) -> SandboxInfo:
@@ -383,6 +384,8 @@ class LocalSandbox(LocalComputer):
     @asynccontextmanager
     async def start(self, command: Command) -> AsyncGenerator[LocalProcess]:
         known = msgspec.structs.replace(command, env={**self.env, **command.env})
+        async with self._still:
+            pass
         async with super().start(known) as process:
             yield process
 
@@ -413,6 +416,14 @@ class LocalSandbox(LocalComputer):
     async def set_ttl(self, ttl_seconds: float) -> None:
         check_ttl(ttl_seconds)
         self._spec = msgspec.structs.replace(self._spec, ttl_seconds=ttl_seconds)
+
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        """No program starts meanwhile; those that run are not stopped."""
+        if self._lost.is_set():
+            raise SandboxLost("The sandbox was lost on purpose.")
+        async with self._still:
+            yield
 
     async def load(self) -> Load:
         """Only the disk: its programs are those of this machine."""

@@ -2,7 +2,7 @@ import anyio
 import pytest
 
 from cloister.core import limits
-from cloister.sandbox.protocol.mux import CommandChannel, RelayStream
+from cloister.sandbox.protocol.mux import CommandChannel, RelayStream, Stillness
 from cloister.sandbox.protocol.outbox import OUTBOX_BYTES, Outbox, PipeReceiver, PipeSender, open_pipe
 
 pytestmark = pytest.mark.anyio
@@ -11,7 +11,14 @@ pytestmark = pytest.mark.anyio
 async def test_the_queue_for_a_guest_that_reads_nothing_is_bounded_over_all_channels() -> None:
     outbox = Outbox(lambda: pytest.fail("bounded by its senders"))
     commands = [
-        CommandChannel(n, outbox, limit_bytes=1, deadline=anyio.current_time() + 60, late_seconds=60)
+        CommandChannel(
+            n,
+            outbox,
+            limit_bytes=1,
+            deadline=anyio.current_time() + 60,
+            late_seconds=60,
+            stillness=Stillness(),
+        )
         for n in range(1, 65)
     ]
     relays = [RelayStream(1 << 31 | n, outbox, lambda _: None) for n in range(256)]

@@ -20,7 +20,7 @@ E2B = (
     Operation(
         "create",
         """
-        from e2b import Sandbox, NotFoundException, CommandExitException, SandboxQuery, TimeoutException, InvalidArgumentException
+        from e2b import Sandbox, NotFoundException, CommandExitException, SandboxQuery, SandboxState, TimeoutException, InvalidArgumentException
         import io, time
         s = Sandbox.create(timeout=300, metadata={"user": "ada l"}, envs={"COLOUR": "red"})
         """,
@@ -179,6 +179,30 @@ E2B = (
         "a watcher compares the tree each time it is asked: what came and went in between is not seen; the async client's watcher gets each change",
     ),
     Operation(
+        "get_host",
+        """
+        import urllib.request
+        s.files.write("site/index.html", "hello")
+        s.commands.run("python3 -m http.server 8123 -d site", background=True)
+        asked = urllib.request.Request("http://127.0.0.1:" + s.get_host(8123).rpartition(":")[2] + "/index.html")
+        asked.add_header("Host", s.get_host(8123))
+        asked.add_header("e2b-traffic-access-token", s.traffic_access_token)
+        while True:
+            try:
+                assert urllib.request.urlopen(asked).read() == b"hello"
+                break
+            except urllib.error.HTTPError as error:
+                assert error.code == 404, error.read()
+        try:
+            asked.remove_header("E2b-traffic-access-token")
+            urllib.request.urlopen(asked)
+            raise AssertionError
+        except urllib.error.HTTPError as error:
+            assert error.code == 401
+        """,
+        "by http, on the server's machine, with the traffic access token",
+    ),
+    Operation(
         "get_metrics",
         "m = s.get_metrics()[0]; assert m.mem_used > 0 and m.disk_total > 0 and m.cpu_count >= 1",
         "the last moment only; the processor's share is that since the start",
@@ -204,6 +228,48 @@ E2B = (
         assert [f.files.read("kept.txt") for f in forks] == ["kept", "kept"]
         assert all(f.kill() for f in forks)
         """,
+    ),
+    Operation(
+        "Template.build, from a Dockerfile",
+        """
+        import pathlib, tempfile
+        from e2b import Template
+        context = pathlib.Path(tempfile.mkdtemp())
+        (context / "app" / "sub").mkdir(parents=True)
+        (context / "app" / "sub" / "x.txt").write_text("x")
+        (context / "one.sh").write_text("echo one $COLOUR")
+        wanted = Template(file_context_path=context).from_dockerfile(
+            "FROM e2bdev/base\\nENV COLOUR=red\\nENV WHERE=/srv/$COLOUR\\nWORKDIR /srv\\nRUN id -un > who && mkdir $WHERE\\n"
+            "COPY app /srv/app\\nCOPY --chmod=755 one.sh bin/\\nUSER user\\nRUN id -un > /home/user/who")
+        told = []
+        made = Template.build(wanted, "painted", on_build_logs=lambda entry: told.append(entry.message))
+        assert Template.exists("painted") and not Template.exists("not-painted")
+        assert any(line.startswith("[") and "COPY" in line for line in told), told
+        t = Sandbox.create("painted", timeout=60)
+        line = "cat /srv/who who /srv/app/sub/x.txt; sh /srv/bin/one.sh; stat -c %a /srv/bin/one.sh; ls -d /srv/red"
+        assert t.commands.run(line).stdout == "root\\nagent\\nxone red\\n755\\n/srv/red\\n", t.commands.run(line).stdout
+        t.kill()
+        try:
+            Template.build(Template().from_base_image().run_cmd("echo why; exit 7"), "broken")
+            raise AssertionError
+        except Exception as e:
+            assert "exit status 7" in str(e), e
+        assert Sandbox.delete_snapshot("painted") and not Template.exists("painted")
+        """,
+        "the base is a template of ours; files only, so no start command; no tags, and each build anew",
+    ),
+    Operation(
+        "pause, connect to resume",
+        """
+        h = s.commands.run("i=0; while :; do i=$((i+1)); echo $i > ticks; sleep 0.01; done", background=True)
+        while not s.files.exists("ticks"):
+            pass
+        assert s.pause() is not False and s.get_info().state.value == "paused" and not s.is_running()
+        assert [x.sandbox_id for x in Sandbox.list(query=SandboxQuery(state=[SandboxState.PAUSED])).next_items()] == [s.sandbox_id]
+        assert Sandbox.connect(s.sandbox_id, timeout=300).commands.kill(h.pid), "the process went on"
+        assert s.is_running() and s.get_info().state.value == "running" and s.files.read("kept.txt") == "kept"
+        """,
+        "with its memory, for a day at most; `lifecycle` is ignored: a sandbox whose time is over ends",
     ),
     Operation(
         "connect",
@@ -395,6 +461,18 @@ PANDASTACK = (
         "set_ttl, lifecycle, set_persistent",
         's.set_ttl(600); assert s.lifecycle()["ttl_seconds"] >= 600; s.set_persistent(True)',
         "persistent is the longest time to live, a day",
+    ),
+    Operation(
+        "pause, resume, hibernate, wake",
+        """
+        s.exec("touch /tmp/here")
+        for stop, go in ((s.pause, s.resume), (s.hibernate, s.wake)):
+            stop()
+            assert Sandbox.get(s.id).status == "paused"
+            go()
+            assert s.exec("cat /tmp/here").exit_code == 0 and Sandbox.get(s.id).status == "running"
+        """,
+        "with its memory, for a day at most; one that hibernates waits for `wake`",
     ),
     Operation(
         "preview_urls",

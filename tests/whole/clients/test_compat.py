@@ -1,7 +1,7 @@
 from pathlib import Path
 
 import pytest
-from tests.whole.clients.operations import E2B, INTERPRETER, MODBOX, PANDASTACK, table
+from tests.whole.clients.operations import E2B, INTERPRETER, MODBOX, PANDASTACK, Operation, table
 from tests.whole.clients.published import failures
 from tests.whole.e2e.conftest import Cloister
 
@@ -26,3 +26,18 @@ CLIENTS = {"e2b": (*E2B, *INTERPRETER), "pandastack": PANDASTACK, "modbox": MODB
 def test_the_published_client_runs_unmodified(service: str, command: Cloister) -> None:
     env = command.env | command.json("compat", "env", service)
     assert failures(service, CLIENTS[service], env) == {}
+
+
+LOOPS = {
+    "e2b": "from e2b import Sandbox\nfor n in range(100):\n    s = Sandbox.create(timeout=60)\n"
+    "    assert s.commands.run(f'echo {n}').stdout == f'{n}\\n'\n    assert s.kill()\nassert Sandbox.list().next_items() == []",
+    "pandastack": "from pandastack import Sandbox\nfor n in range(100):\n    with Sandbox.create(ttl_seconds=60) as s:\n"
+    "        assert s.exec(f'echo {n}').stdout == f'{n}\\n'\nassert Sandbox.list() == []",
+}
+
+
+@pytest.mark.long(only=True)
+@pytest.mark.parametrize("service", LOOPS)
+def test_a_hundred_sandboxes_one_after_the_other_leave_nothing(service: str, command: Cloister) -> None:
+    env = command.env | command.json("compat", "env", service)
+    assert failures(service, [Operation("loop", LOOPS[service])], env) == {}

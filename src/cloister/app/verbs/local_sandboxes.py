@@ -171,8 +171,10 @@ class LocalSandboxes(_InSandboxes):
         return app.sandboxes.info(sandbox) if found is None else found.info
 
     async def change(self, sandbox: str, change: SandboxChange) -> SandboxInfo:
-        info = await self._by_hand(sandbox).sandboxes.change(sandbox, change.ttl_seconds, change.metadata)
-        changed = {"ttl_seconds": change.ttl_seconds, "metadata": change.metadata}
+        info = await self._by_hand(sandbox).sandboxes.change(
+            sandbox, change.ttl_seconds, change.metadata, change.paused
+        )
+        changed = {"ttl_seconds": change.ttl_seconds, "metadata": change.metadata, "paused": change.paused}
         await self._note(
             "SandboxChanged", sandbox=info.id, **{k: v for k, v in changed.items() if v is not None}
         )

@@ -139,6 +139,8 @@ class SandboxChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From now on."""
     metadata: Metadata | None = None
     """In place of all that it had."""
+    paused: bool | None = None
+    """True stops its processes, with their memory, for a day at most. False lets them go on, with the time they had left."""
 
 
 class SandboxToken(msgspec.Struct, frozen=True):

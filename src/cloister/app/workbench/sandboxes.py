@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -27,6 +27,20 @@ Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
 
 
 @dataclass(slots=True)
+class _Pause:
+    """A sandbox that stands still."""
+
+    left: float
+    """Seconds that it had to live when it was paused."""
+    over: anyio.Event = field(default_factory=anyio.Event)
+    done: anyio.Event = field(default_factory=anyio.Event)
+
+    async def end(self) -> None:
+        self.over.set()
+        await self.done.wait()
+
+
+@dataclass(slots=True)
 class _Live:
     sandbox: Sandbox
     task_id: str | None
@@ -37,10 +51,26 @@ class _Live:
     """SHA-256 of each token for its inside → who made it."""
     closing: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
+    pause: _Pause | None = None
+    changing: anyio.Lock = field(default_factory=anyio.Lock)
 
     @property
     def info(self) -> SandboxInfo:
-        return msgspec.structs.replace(self.sandbox.info, metadata=self.metadata)
+        paused = self.pause is not None
+        return msgspec.structs.replace(self.sandbox.info, metadata=self.metadata, paused=paused)
+
+    async def set_ttl(self, seconds: float) -> None:
+        await self.sandbox.set_ttl(seconds)
+        self.clock.deadline = anyio.current_time() + seconds
+
+    def running(self) -> Sandbox:
+        """Raises `UserError` (`sandbox_paused`)."""
+        if self.pause is not None:
+            name = self.sandbox.info.id
+            raise UserError(
+                "sandbox_paused", f"Sandbox {name} is paused: `cloister sandbox set {name} --resume`."
+            )
+        return self.sandbox
 
 
 class Sandboxes:
@@ -85,7 +115,7 @@ class Sandboxes:
         if not 1 <= count <= limits.FORKS:
             raise UserError("bad_count", f"A sandbox can be forked 1 to {limits.FORKS} times at once.")
         parent = self._find(sandbox)
-        opener = parent.sandbox.fork
+        opener = parent.running().fork
         made: list[SandboxInfo] = []
         failed: list[Exception] = []
 
@@ -110,8 +140,8 @@ class Sandboxes:
         return tuple(made)
 
     def get(self, sandbox: str) -> Sandbox:
-        """Raises `UserError` (`no_such_sandbox`)."""
-        return self._find(sandbox).sandbox
+        """Raises `UserError` (`no_such_sandbox`, `sandbox_paused`)."""
+        return self._find(sandbox).running()
 
     def info(self, sandbox: str) -> SandboxInfo:
         """Raises `UserError` (`no_such_sandbox`)."""
@@ -122,17 +152,61 @@ class Sandboxes:
         return tuple(live.info for live in self._live.values())
 
     async def change(
-        self, sandbox: str, ttl_seconds: float | None = None, metadata: Mapping[str, str] | None = None
+        self,
+        sandbox: str,
+        ttl_seconds: float | None = None,
+        metadata: Mapping[str, str] | None = None,
+        paused: bool | None = None,
     ) -> SandboxInfo:
-        """Give it another time to live, from now on, or other metadata. Raises `UserError` (`bad_ttl`)."""
+        """Give it another time to live, from now on, or other metadata; pause it, or let it go on.
+
+        Raises `UserError` (`bad_ttl`; `sandbox_paused`: the time to live of one that stays paused).
+        """
         live = self._find(sandbox)
         if ttl_seconds is not None:
             _check_ttl(ttl_seconds)
-            await live.sandbox.set_ttl(ttl_seconds)
-            live.clock.deadline = anyio.current_time() + ttl_seconds
+        async with live.changing:
+            if paused is False and live.pause is not None:
+                await self._resume(live, live.pause, ttl_seconds)
+            elif ttl_seconds is not None:
+                live.running()
+                await live.set_ttl(ttl_seconds)
+            if paused and live.pause is None:
+                await self._pause(live)
         if metadata is not None:
             live.metadata = dict(metadata)
         return live.info
+
+    async def _pause(self, live: _Live) -> None:
+        left = max(1.0, live.sandbox.info.expires_at - time.time())
+        # The guest has a clock of its own, which must not ring while it stands still.
+        await live.set_ttl(limits.TTL_SECONDS_MAX)
+        try:
+            await self._tasks.start(self._stand_still, live, _Pause(left))
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(CloisterError):
+                await live.set_ttl(left)
+            raise
+
+    async def _stand_still(self, live: _Live, pause: _Pause, *, task_status: TaskStatus[None]) -> None:
+        begun = False
+        try:
+            async with live.sandbox.paused():
+                live.pause, begun = pause, True
+                task_status.started()
+                await pause.over.wait()
+        except Exception:
+            # Before it stood still the error belongs to the caller; afterwards the sandbox is gone.
+            if not begun:
+                raise
+            logger.exception("a paused sandbox could not go on")
+        finally:
+            live.pause = None
+            pause.done.set()
+
+    async def _resume(self, live: _Live, pause: _Pause, ttl_seconds: float | None) -> None:
+        await pause.end()
+        await live.set_ttl(pause.left if ttl_seconds is None else ttl_seconds)
 
     def issue(self, sandbox: str, who: Caller) -> tuple[SandboxInfo, str, bool]:
         """The secret of `who`'s token for its inside: the same one each time, and kept nowhere. True if it is new."""
@@ -189,6 +263,9 @@ class Sandboxes:
                     await _until_over(live)
                 finally:
                     del self._live[sandbox.info.id]
+                    if live.pause is not None:
+                        with anyio.CancelScope(shield=True):
+                            await live.pause.end()
                     if task_id is not None:
                         self._by_task.pop(task_id, None)
         except CloisterError:

@@ -169,6 +169,12 @@ class ContainerSandbox(Link):
         self.running.restart_clock(ttl_seconds)
         self.info = msgspec.structs.replace(self.info, expires_at=time.time() + ttl_seconds)
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        async with self.running.standing_still():
+            with self.mux.stillness.lasting():
+                yield
+
     async def load(self) -> Load:
         group = self.running.cgroup
         used = await self._host.used(self.running.root)

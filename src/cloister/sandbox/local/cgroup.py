@@ -215,7 +215,7 @@ class Cgroup:
                             break
             except (OSError, TimeoutError) as error:
                 raise HostError(
-                    "freeze_failed", "The processes of the sandbox could not be frozen for a copy."
+                    "freeze_failed", "The processes of the sandbox could not be frozen."
                 ) from error
             yield
         finally:

@@ -202,6 +202,14 @@ class MicrovmSandbox(Link):
         self._awake.machine.restart_clock(ttl_seconds)
         self.info = msgspec.structs.replace(self.info, expires_at=time.time() + ttl_seconds)
 
+    @asynccontextmanager
+    async def paused(self) -> AsyncGenerator[None]:
+        async with self._copying:
+            self._check_alive()
+            async with snapshots.stopped(self._awake):
+                with self.mux.stillness.lasting():
+                    yield
+
     async def load(self) -> Load:
         group = self._awake.machine.cgroup
         used = snapshots.written_bytes(self._disk, len(self._disk.layers) - self._began_with)

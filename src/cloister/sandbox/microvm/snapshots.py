@@ -211,7 +211,7 @@ async def fork_moment(awake: Awake, disk: Disk, base: OpenFile, top: OpenFile) -
         with mmap.mmap(written.descriptor, 0) as target:
             # First while it runs; pages that change meanwhile are copied again below.
             await anyio.to_thread.run_sync(_copy_written, awake, base, target)
-            async with awake.link.held(), _stopped(awake) as began:
+            async with awake.link.held(), stopped(awake) as began:
                 state = await _save_devices(awake.machine.monitor)
                 runs = await anyio.to_thread.run_sync(_copy_written, awake, base, target)
                 # Last, because nothing before it changes the machine: on an error it can go on.
@@ -246,7 +246,7 @@ def _carry(state: OpenFile, target: mmap.mmap, runs: Sequence[ram.Run]) -> OpenF
 
 
 @asynccontextmanager
-async def _stopped(awake: Awake) -> AsyncGenerator[float]:
+async def stopped(awake: Awake) -> AsyncGenerator[float]:
     """Stop the machine; yield the time when it stopped."""
     await awake.machine.monitor.ask("stop")
     began = time.monotonic()

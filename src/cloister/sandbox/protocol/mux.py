@@ -6,8 +6,8 @@ Everything the guest sends is untrusted. A broken rule or a missed deadline lose
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 from anyio.abc import ByteReceiveStream, ByteSendStream, ByteStream, TaskGroup
@@ -80,13 +80,41 @@ class Channel:
         return view[size:], None
 
 
+class Stillness:
+    """How long the guest was paused: that time counts towards none of its deadlines."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self._before = self._since = 0.0
+
+    def seconds(self) -> float:
+        return self._before + (anyio.current_time() - self._since if self.on else 0.0)
+
+    @contextmanager
+    def lasting(self) -> Generator[None]:
+        self.on, self._since = True, anyio.current_time()
+        try:
+            yield
+        finally:
+            self._before, self.on = self.seconds(), False
+
+
 class CommandChannel(Channel):
     """A command or a file operation under way."""
 
     def __init__(
-        self, channel: int, outbox: Outbox, *, limit_bytes: int, deadline: float, late_seconds: float
+        self,
+        channel: int,
+        outbox: Outbox,
+        *,
+        limit_bytes: int,
+        deadline: float,
+        late_seconds: float,
+        stillness: Stillness,
     ) -> None:
         super().__init__(channel, outbox)
+        self._stillness = stillness
+        self._still_before = stillness.seconds()
         self.end: frames.Exit | frames.Fail | None = None
         self.lost: str | None = None
         self.late = False
@@ -166,12 +194,16 @@ class CommandChannel(Channel):
 
     async def _wait(self, what: Signpost) -> None:
         """Wait for `what`. Raises `SandboxLost` when the guest is overdue and all its output was read."""
-        seconds = self._late_seconds + max(0.0, self._deadline - anyio.current_time())
-        with anyio.move_on_after(seconds) as patience:
-            await what.wait()
-        if patience.cancelled_caught and not self._runs:
-            self.late = True
-            raise SandboxLost("The guest did not end a command in time.")
+        while True:
+            still = self._stillness.seconds()
+            left = self._deadline + still - self._still_before - anyio.current_time()
+            with anyio.move_on_after(self._late_seconds + max(0.0, left)) as patience:
+                await what.wait()
+            if not patience.cancelled_caught or self._runs:
+                return
+            if self._stillness.seconds() == still:
+                self.late = True
+                raise SandboxLost("The guest did not end a command in time.")
 
     async def send(self, data: bytes) -> None:
         """To the command's stdin; waits while it does not read."""
@@ -196,7 +228,8 @@ class CommandChannel(Channel):
     def kill(self, grace_seconds: float) -> None:
         """End it; its remaining output still arrives."""
         if self.end is None:
-            self._deadline = min(self._deadline, anyio.current_time() + grace_seconds)
+            paused = self._stillness.seconds() - self._still_before
+            self._deadline = min(self._deadline, anyio.current_time() - paused + grace_seconds)
             self._outbox.post(frames.Kill(self.id))
             self._changed.happened()
 
@@ -210,11 +243,18 @@ class CommandChannel(Channel):
         self._outbox.post(frames.Kill(self.id))
 
     async def wait_end(self, seconds: float) -> None:
-        """Wait for the end or the loss; `late` when neither comes in time."""
-        with anyio.move_on_after(seconds + self._late_seconds):
-            while self.end is None and self.lost is None:
-                await self._changed.wait()
-        self.late = self.end is None and self.lost is None
+        """Wait for the end or the loss; `late` when neither comes in time. A paused guest is not waited for."""
+        still = -1.0
+        while not self.over and not self._stillness.on and still != self._stillness.seconds():
+            still = self._stillness.seconds()
+            with anyio.move_on_after(seconds + self._late_seconds):
+                while not self.over:
+                    await self._changed.wait()
+        self.late = not self.over and not self._stillness.on
+
+    @property
+    def over(self) -> bool:
+        return self.end is not None or self.lost is not None
 
     def exited(self, end: frames.Exit) -> Exited:
         """The result of the command as `Exited`."""
@@ -338,6 +378,7 @@ class Mux:
         self.reason = ""
         self.ready = anyio.Event()
         self.outbox = Outbox(self._flooded)
+        self.stillness = Stillness()
         self._door = door
         self._tasks = tasks
         self._late_seconds = late_seconds
@@ -381,6 +422,7 @@ class Mux:
             limit_bytes=limit_bytes,
             deadline=anyio.current_time() + seconds,
             late_seconds=self._late_seconds,
+            stillness=self.stillness,
         )
         self._last_command = channel.id
         self._commands[channel.id] = channel
@@ -388,13 +430,14 @@ class Mux:
 
     async def close(self, channel: CommandChannel, grace_seconds: float) -> None:
         """End the command if it has not ended, and wait for that."""
-        if channel.end is None and channel.lost is None and not channel.late:
+        if not channel.over and not channel.late:
             with anyio.CancelScope(shield=True):
                 channel.drop()
                 await channel.wait_end(grace_seconds)
         if channel.late:
             self.lose("The guest did not end a command in time.")
-        self._commands.pop(channel.id, None)
+        if channel.over or channel.late:
+            self._commands.pop(channel.id, None)  # a paused guest ends it later
 
     async def dial(self, port: int) -> RelayStream:
         """A connection to `port` inside. Raises `SandboxLost`, `UserError`."""

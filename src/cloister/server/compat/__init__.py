@@ -19,7 +19,9 @@ _SECRET = re.compile(r"^/+compat/+modbox/+box/+[^/]+")
 
 _INSIDE = ("/files", "/health", "/execute", "/contexts", "/process.Process/", "/filesystem.Filesystem/")
 _RPC = ("/process.Process/", "/filesystem.Filesystem/")
-_E2B_KEYS = (b"x-access-token", b"x-api-key", b"e2b-traffic-access-token")
+TRAFFIC_TOKEN = b"e2b-traffic-access-token"
+"""The header with which clients of e2b reach ports inside."""
+_E2B_KEYS = (b"x-access-token", b"x-api-key", TRAFFIC_TOKEN)
 
 CODES = {
     400: "invalid_argument",
@@ -70,7 +72,9 @@ def in_shape(path: str, status: int, code: str, message: str) -> tuple[int, dict
     """The status and body of a refusal as that service's clients read it; None for our own API."""
     if path.startswith(E2B + "/"):
         below = path.removeprefix(E2B)
-        if code in ("unauthorized", "no_such_sandbox", "sandbox_lost") and below.startswith(_INSIDE):
+        if code in ("unauthorized", "no_such_sandbox", "sandbox_lost", "sandbox_paused") and below.startswith(
+            _INSIDE
+        ):
             # The answer of its proxy to a sandbox that has ended, and to a wrong token, which tells no more.
             gone = "The sandbox was not found: it has ended, or the access token is not its own."
             return 502, {"code": 502, "message": gone}

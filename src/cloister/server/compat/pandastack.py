@@ -19,7 +19,7 @@ from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxInfo, SnapshotInfo
 from cloister.server.bodies import Streamed, body_of, read_on_after_errors
 from cloister.server.compat import PANDASTACK
 from cloister.server.compat.connect import record, unary
-from cloister.server.compat.e2b.control import opened, stamp
+from cloister.server.compat.e2b.control import opened, stamp, state
 from cloister.server.compat.live import Live, Tell
 from cloister.server.errors import problem
 from cloister.server.routes import Given, Wait, of
@@ -83,7 +83,7 @@ def shown(info: SandboxInfo) -> dict[str, object]:
         "template": info.template,
         "cpu": max(1, round(info.quota.cpus)),
         "memory_mb": info.quota.memory_bytes // _MIB,
-        "status": "running",
+        "status": state(info),
         "created_at": stamp(info.created_at),
         "metadata": info.metadata,
     }
@@ -345,6 +345,24 @@ async def set_lifecycle(sandbox: Name, request: _Asked, verbs: Given) -> dict[st
     return _lifecycle(await verbs.sandboxes.change(sandbox, SandboxChange(ttl_seconds=seconds)))
 
 
+@post(
+    [at("/sandboxes/{sandbox:str}/pause"), at("/sandboxes/{sandbox:str}/hibernate")],
+    **of(SandboxVerbs.change, status=200),
+    **opened(),
+)
+async def pause(sandbox: Name, verbs: Given) -> dict[str, object]:
+    return shown(await verbs.sandboxes.change(sandbox, SandboxChange(paused=True)))
+
+
+@post(
+    [at("/sandboxes/{sandbox:str}/resume"), at("/sandboxes/{sandbox:str}/wake")],
+    **of(SandboxVerbs.change, status=200),
+    **opened(),
+)
+async def resume(sandbox: Name, verbs: Given) -> dict[str, object]:
+    return shown(await verbs.sandboxes.change(sandbox, SandboxChange(paused=False)))
+
+
 @get(at("/sandboxes/{sandbox:str}/lifecycle"), **of(SandboxVerbs.get), **opened())
 async def lifecycle(sandbox: Name, verbs: Given) -> dict[str, object]:
     return _lifecycle(await verbs.sandboxes.get(sandbox))
@@ -373,6 +391,6 @@ ROUTES = tuple(
     for route in (
         *(create, listed, detail, kill, execute, stream, read_file, write_file, list_dir, stat_file, fork),
         *(promote, take_snapshot, snapshots, snapshot, remove_snapshot, new_session, run_session),
-        *(end_session, set_lifecycle, lifecycle, ports, templates),
+        *(end_session, set_lifecycle, lifecycle, pause, resume, ports, templates),
     )
 )

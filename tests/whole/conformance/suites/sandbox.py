@@ -420,6 +420,31 @@ async def a_new_time_to_live_counts_from_then_on(host: Host) -> None:
             hold("time to live" in await sandbox.wait_lost(), "the shorter time ends it")
 
 
+async def a_paused_sandbox_stands_still_and_goes_on(host: Host) -> None:
+    async with host.open(SandboxSpec()) as sandbox, anyio.create_task_group() as tasks:
+        ended, left = anyio.Event(), anyio.Event()
+
+        async def command() -> None:
+            await sandbox.run(Command(("true",)))
+            ended.set()
+
+        async def caller_who_leaves() -> None:
+            with anyio.move_on_after(0.2):
+                await sandbox.run(Command(("sleep", "1000")))
+            left.set()
+
+        async with sandbox.paused():
+            tasks.start_soon(command)
+            tasks.start_soon(caller_who_leaves)
+            with anyio.move_on_after(0.5):
+                await ended.wait()
+            hold(not ended.is_set(), "nothing runs in it")
+            hold(left.is_set(), "a caller may leave")
+        with anyio.fail_after(WAIT_SECONDS):
+            await ended.wait()
+        expect(await text(sandbox, "echo after"), "after")
+
+
 async def what_a_sandbox_uses_is_counted(host: Host) -> None:
     async with host.open(SandboxSpec()) as sandbox:
         before = await sandbox.load()

@@ -5,6 +5,7 @@ The promises are about what callers rely on wherever they call from: the same re
 
 import inspect
 import json
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -492,6 +493,7 @@ async def a_sandbox_is_changed_found_by_its_metadata_and_measured(rig: Rig) -> N
     expect(await sandboxes.get(made.id), (await sandboxes.list("k="))[0])
     (copy,) = await sandboxes.fork(made.id)
     expect(copy.metadata, {"k": ""})
+    await _is_paused_and_goes_on(sandboxes, copy.id)
     server = "import socket, time; s = socket.create_server(('127.0.0.1', 8123)); time.sleep(99)"
     await sandboxes.start(made.id, NewCommand(("python3", "-c", server)))
     await sandboxes.exec(made.id, Exec(("python3", "-c", "print(1)")))
@@ -502,10 +504,29 @@ async def a_sandbox_is_changed_found_by_its_metadata_and_measured(rig: Rig) -> N
     quota = made.quota
     limits = (metrics.cpus, metrics.memory_limit_bytes, metrics.disk_limit_bytes)
     expect(limits, (quota.cpus, quota.memory_bytes, quota.disk_bytes))
-    changed = [detail for _, who, detail in await entered(rig, "SandboxChanged") if who == "ada"]
+    entries = [detail for _, who, detail in await entered(rig, "SandboxChanged") if who == "ada"]
+    changed = [detail for detail in entries if detail["sandbox"] == made.id]
     expect(changed, [{"sandbox": made.id, "ttl_seconds": 600.0}, {"sandbox": made.id, "metadata": {"k": ""}}])
     for info in (made, other, copy):
         await sandboxes.destroy(info.id)
+
+
+async def _is_paused_and_goes_on(sandboxes: api.SandboxVerbs, name: str) -> None:
+    still = await sandboxes.change(name, SandboxChange(ttl_seconds=300, paused=True))
+    expect((still.paused, (await sandboxes.get(name)).paused), (True, True))
+    expect((await sandboxes.change(name, SandboxChange(metadata={"k": ""}, paused=True))).paused, True)
+    for call in (
+        lambda: sandboxes.exec(name, Exec(("true",))),
+        lambda: sandboxes.fork(name),
+        lambda: sandboxes.metrics(name),
+        lambda: sandboxes.change(name, SandboxChange(ttl_seconds=60)),
+    ):
+        with refused("sandbox_paused"):
+            await call()
+    going = await sandboxes.change(name, SandboxChange(paused=False))
+    expect((going.paused, 200 < going.expires_at - time.time() <= 300), (False, True))
+    expect((await sandboxes.exec(name, Exec(("echo", "on")))).stdout, "on\n")
+    expect((await sandboxes.change(name, SandboxChange(paused=True))).paused, True)
 
 
 async def the_audit_is_read_checked_and_its_key_replaced(rig: Rig) -> None:

@@ -101,7 +101,10 @@ class SandboxVerbs(Protocol):
 
     @needs("admin", "PATCH sandboxes/{sandbox}", body="change")
     async def change(self, sandbox: str, change: SandboxChange) -> SandboxInfo:
-        """Give it another time to live, from now on, or other metadata."""
+        """Give it another time to live, from now on, or other metadata; pause it, or let it go on.
+
+        Raises `UserError` (`sandbox_paused`), as everything does that needs its processes.
+        """
         ...
 
     @inside

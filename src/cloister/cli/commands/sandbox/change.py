@@ -40,11 +40,15 @@ def change(
         typer.Option("--ttl", metavar="SECONDS", help="Destroy it after this time, from now on."),
     ] = None,
     metadata: Pairs = None,
+    paused: Annotated[
+        bool | None,
+        typer.Option("--pause/--resume", help="Stop its processes where they are, or let them go on."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the time to live of a sandbox, or all of its metadata."""
-    if ttl is None and metadata is None:
-        raise UserError("bad_usage", "Give --ttl, --metadata, or both.")
+    """Change the time to live of a sandbox, or all of its metadata; pause it, or let it go on."""
+    if ttl is None and metadata is None and paused is None:
+        raise UserError("bad_usage", "Give --ttl, --metadata, --pause or --resume.")
     wanted = None if metadata is None else pairs(metadata)
 
     async def work(verbs: "Verbs") -> "SandboxInfo":
@@ -53,7 +57,7 @@ def change(
         from cloister.app.verbs.records import SandboxChange
 
         try:
-            wish = msgspec.convert({"ttl_seconds": ttl, "metadata": wanted}, SandboxChange)
+            wish = msgspec.convert({"ttl_seconds": ttl, "metadata": wanted, "paused": paused}, SandboxChange)
         except msgspec.ValidationError as error:
             raise UserError("bad_request", describe(error, SandboxChange)) from None
         return await verbs.sandboxes.change((await verbs.sandboxes.resolve(sandbox)).id, wish)

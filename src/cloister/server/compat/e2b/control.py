@@ -70,10 +70,10 @@ async def create(request: Any_, verbs: Given, wait: Wait) -> Response[dict[str, 
         metadata=wish.metadata or {},
         task_id=None if key is None else f"e2b-{key[:190]}",
     )
-    return Response(await wait(_create(verbs, new)), status_code=201)
+    return Response(await wait(_create(verbs, new, domain_of(request))), status_code=201)
 
 
-async def _create(verbs: Verbs, new: NewSandbox) -> dict[str, object]:
+async def _create(verbs: Verbs, new: NewSandbox, domain: str) -> dict[str, object]:
     try:
         info, made = await verbs.sandboxes.create(new, log_progress)
     except UserError as error:
@@ -84,7 +84,7 @@ async def _create(verbs: Verbs, new: NewSandbox) -> dict[str, object]:
         info, made = await verbs.sandboxes.create(kept, log_progress)
     if made:
         await furnish(verbs, info)
-    return await reached(verbs, info)
+    return await reached(verbs, info, domain)
 
 
 async def furnish(verbs: Verbs, info: SandboxInfo) -> None:
@@ -93,7 +93,13 @@ async def furnish(verbs: Verbs, info: SandboxInfo) -> None:
     await verbs.sandboxes.exec(info.id, Exec(("/bin/sh", "-c", line), user="root", cwd="/"))
 
 
-async def reached(verbs: Verbs, info: SandboxInfo) -> dict[str, object]:
+def domain_of(request: Any_) -> str:
+    """The domain whose names `PORT-SANDBOX.DOMAIN` lead to ports inside, with the port of this server."""
+    _, colon, port = request.headers.get("host", "").rpartition(":")
+    return f"localhost:{port}" if colon and port.isdigit() else "localhost"
+
+
+async def reached(verbs: Verbs, info: SandboxInfo, domain: str) -> dict[str, object]:
     """What a client needs to reach the inside."""
     token = (await verbs.sandboxes.token(info.id)).token
     return {
@@ -103,7 +109,7 @@ async def reached(verbs: Verbs, info: SandboxInfo) -> dict[str, object]:
         "envdVersion": ENVD_VERSION,
         "envdAccessToken": token,
         "trafficAccessToken": token,
-        "domain": "localhost",
+        "domain": domain,
     }
 
 
@@ -118,9 +124,13 @@ def shown(info: SandboxInfo) -> dict[str, object]:
         "cpuCount": max(1, round(info.quota.cpus)),
         "memoryMB": info.quota.memory_bytes // _MIB,
         "diskSizeMB": info.quota.disk_bytes // _MIB,
-        "state": "running",
+        "state": state(info),
         "metadata": info.metadata,
     }
+
+
+def state(info: SandboxInfo) -> str:
+    return "paused" if info.paused else "running"
 
 
 def stamp(seconds: float) -> str:
@@ -136,8 +146,8 @@ async def listed(request: Any_, verbs: Given) -> Response[list[dict[str, object]
     found = list(await verbs.sandboxes.list(wanted or None))
     if query.get("order") == "desc":
         found.reverse()
-    if (states := query.getall("state", [])) and "running" not in ",".join(states):
-        found = []
+    if states := ",".join(query.getall("state", [])).split(",") if "state" in query else []:
+        found = [info for info in found if state(info) in states]
     limit = int(query["limit"]) if query.get("limit", "").isdigit() else _PAGE
     ids = [str(info.id) for info in found]
     token = query.get("nextToken", "")
@@ -180,12 +190,24 @@ async def set_timeout(sandbox: Name, request: Any_, verbs: Given) -> None:
 async def connect(sandbox: Name, request: Any_, verbs: Given) -> dict[str, object]:
     wish = await unary(_Timeout, request)
     info = await verbs.sandboxes.get(sandbox)
+    if info.paused:
+        seconds = None if wish.timeout is None else max(1, wish.timeout)
+        going_on = SandboxChange(ttl_seconds=seconds or TIMEOUT_SECONDS, paused=False)
+        return await reached(verbs, await verbs.sandboxes.change(sandbox, going_on), domain_of(request))
     left = (wish.timeout or TIMEOUT_SECONDS) + info.created_at - info.expires_at
     if left > 0 or wish.timeout is not None:
         info = await verbs.sandboxes.change(
             sandbox, SandboxChange(ttl_seconds=max(1, wish.timeout or TIMEOUT_SECONDS))
         )
-    return await reached(verbs, info)
+    return await reached(verbs, info, domain_of(request))
+
+
+@post(at("/sandboxes/{sandbox:str}/pause"), **of(SandboxVerbs.change, status=204), **opened())
+async def pause(sandbox: Name, verbs: Given) -> None:
+    if (await verbs.sandboxes.get(sandbox)).paused:
+        # Its client answers False then.
+        raise UserError("sandbox_paused", "The sandbox is paused already.")
+    await verbs.sandboxes.change(sandbox, SandboxChange(paused=True))
 
 
 @post(at("/sandboxes/{sandbox:str}/fork"), **of(SandboxVerbs.fork, status=201), **opened())
@@ -196,7 +218,7 @@ async def fork(sandbox: Name, request: Any_, verbs: Given, wait: Wait) -> list[d
         try:
             if wish.timeout is not None:
                 await verbs.sandboxes.change(info.id, SandboxChange(ttl_seconds=max(1, wish.timeout)))
-            made.append({"sandbox": await reached(verbs, info)})
+            made.append({"sandbox": await reached(verbs, info, domain_of(request))})
         except CloisterError as error:
             status, body = problem(error)
             made.append({"error": {"code": status, "message": body.message}})
@@ -255,6 +277,7 @@ ROUTES = (
     kill,
     set_timeout,
     connect,
+    pause,
     fork,
     metrics,
     take_snapshot,

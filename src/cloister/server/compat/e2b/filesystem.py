@@ -243,7 +243,8 @@ async def remove_watcher(request: _Asked, verbs: Given) -> dict[str, object]:
 
 @get(at("/health"), **of(SandboxVerbs.get, status=204), **opened())
 async def health(request: _Asked, verbs: Given) -> None:
-    await verbs.sandboxes.get(sandbox_of(request))
+    if (await verbs.sandboxes.get(sandbox_of(request))).paused:
+        raise UserError("sandbox_paused", "The sandbox is paused.")
 
 
 @get(at("/files"), **of(FileVerbs.read), **opened(media_type="application/octet-stream"))
