@@ -86,7 +86,7 @@ async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reaso
             words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
     else:
         from cloister.agent.harnesses.repair import harness as repair  # noqa: PLC0415
-        from cloister.agent.harnesses.repair import words as said
+        from cloister.agent.harnesses.repair import words as said  # noqa: PLC0415
 
         done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
         if isinstance(harness, repair.RepairHarness):

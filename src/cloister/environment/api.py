@@ -21,6 +21,9 @@ HOME = "/opt/cloister"
 TOOLS = f"{HOME}/tools"
 """A Python environment with the tools that Debian lacks, and the prefix of npm's global packages."""
 
+PROGRAMS = f"{HOME}/programs"
+"""Programs that are no tools of the repository, with a Node of their own. It is not in the PATH of checks."""
+
 VENV = f"{HOME}/venv"
 """The Python environment of the repository's dependencies."""
 

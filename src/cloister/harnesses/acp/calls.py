@@ -55,7 +55,7 @@ class Seen:
     @property
     def is_told(self) -> bool:
         """True if it is known what the call does. Many programs announce a call before they say that."""
-        return bool(self.input or self.paths) or self.is_over
+        return bool(self.input or (self.paths and self.kind != "execute")) or self.is_over
 
     @property
     def is_over(self) -> bool:

@@ -13,13 +13,15 @@ from cloister.agent.context.messages import WINDOW_TOKENS
 from cloister.core.attempts import ACP_PREFIX, OPENCODE
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
-from cloister.environment.api import Plan
+from cloister.environment.api import PROGRAMS, Plan
 from cloister.environment.detect import with_programs
 
 _MODEL_URL = "http://model.cloister/v1"
 _NAME, _MODEL = "cloister", "default"
 _OUTPUT_TOKENS = 32_000
 _COMMAND_CHARS = 2_000
+_FROM_NPM = ("/bin/sh", "-c", 'PATH="$PATH:$0/bin" exec "$@"', PROGRAMS)
+"""Starts what set-up installed. The repository's own Node comes first for the commands that the program runs."""
 
 
 class Program(NamedTuple):
@@ -36,7 +38,8 @@ def program(name: str, window: int | None) -> Program:
         argv = _words(name.removeprefix(ACP_PREFIX))
         return Program(argv[0], argv, {})
     if name == OPENCODE:
-        return Program(name, (name, "acp", "--cwd", WORK_DIR), _opencode(window or WINDOW_TOKENS))
+        argv = (*_FROM_NPM, name, "acp", "--cwd", WORK_DIR)
+        return Program(name, argv, _opencode(window or WINDOW_TOKENS))
     raise UserError("unknown_harness", f"There is no harness {name[:40]!r}.")
 
 
