@@ -256,7 +256,7 @@ E2B = (
             assert "exit status 7" in str(e), e
         assert Sandbox.delete_snapshot("painted") and not Template.exists("painted")
         """,
-        "the base is a template of ours; files only, so no start command; no tags, and each build anew",
+        "the base is a template of ours; files only, so no start command; no tags, and each build starts from scratch",
     ),
     Operation(
         "pause, connect to resume",
