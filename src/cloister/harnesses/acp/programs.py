@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from cloister.agent.context.messages import WINDOW_TOKENS
-from cloister.core.attempts import ACP_PREFIX, OPENCODE
+from cloister.core.attempts import ACP_PREFIX, CLAUDE, OPENCODE
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
 from cloister.environment.api import PROGRAMS, Plan
@@ -40,6 +40,8 @@ def program(name: str, window: int | None) -> Program:
     if name == OPENCODE:
         argv = (*_FROM_NPM, name, "acp", "--cwd", WORK_DIR)
         return Program(name, argv, _opencode(window or WINDOW_TOKENS))
+    if name == CLAUDE:
+        return Program(name, (*_FROM_NPM, "claude-agent-acp"), _claude(window or WINDOW_TOKENS))
     raise UserError("unknown_harness", f"There is no harness {name[:40]!r}.")
 
 
@@ -81,7 +83,18 @@ def _opencode(window: int) -> dict[str, str]:
     }
 
 
-_PACKAGES = {OPENCODE: ("opencode-ai@1.18.33",)}
+def _claude(window: int) -> dict[str, str]:
+    """Its settings: nothing but the model's calls leaves it, and it shortens its conversation in time."""
+    return {
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(window),
+    }
+
+
+_PACKAGES = {
+    OPENCODE: ("opencode-ai@1.18.33",),
+    CLAUDE: ("@agentclientprotocol/claude-agent-acp@0.99.1",),
+}
 """The packages of npm that hold a harness, in the version that its settings are for."""
 
 

@@ -1,4 +1,4 @@
-"""The real opencode, from the registry, in a real sandbox: it solves a task with a scripted model, and pushes nothing."""
+"""Real harnesses, from the registry, in a real sandbox: each solves a task with a scripted model, and pushes nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -10,19 +10,35 @@ pytestmark = pytest.mark.long(only=True)
 TASK = """
 [[reply]]
 say = "I push first."
-calls = [{ tool = "bash", command = "git push origin main", description = "Push" }]
+calls = [{{ tool = "{bash}", command = "git push origin main", description = "Push" }}]
 [[reply]]
-calls = [{ tool = "read", filePath = "/work/calc.py" }]
+calls = [{{ tool = "{read}", {path} = "/work/calc.py" }}]
 [[reply]]
-calls = [{ tool = "edit", filePath = "/work/calc.py", oldString = "b - a", newString = "a - b" }]
+calls = [{{ tool = "{edit}", {path} = "/work/calc.py", {old} = "b - a", {new} = "a - b" }}]
 [[reply]]
 say = "It is done."
 [[reply]]
 expect = "Not done yet"
-calls = [{ tool = "edit", filePath = "/work/calc.py", oldString = "a - b", newString = "a + b" }]
+calls = [{{ tool = "{edit}", {path} = "/work/calc.py", {old} = "a - b", {new} = "a + b" }}]
 [[reply]]
 say = "Add adds."
 """
+OPENCODE = {
+    "bash": "bash",
+    "read": "read",
+    "edit": "edit",
+    "path": "filePath",
+    "old": "oldString",
+    "new": "newString",
+}
+CLAUDE = {
+    "bash": "Bash",
+    "read": "Read",
+    "edit": "Edit",
+    "path": "file_path",
+    "old": "old_string",
+    "new": "new_string",
+}
 
 
 def bodies(cloister: Any, kind: str) -> list[dict[str, Any]]:
@@ -41,11 +57,15 @@ def calc(cloister: Any) -> Path:
     return at
 
 
-def test_opencode_solves_a_task_and_its_push_is_denied(cloister: Any, calc: Path) -> None:
+@pytest.mark.parametrize(("harness", "words"), [("opencode", OPENCODE), ("claude", CLAUDE)])
+def test_a_real_harness_solves_a_task_and_its_push_is_denied(
+    cloister: Any, calc: Path, harness: str, words: dict[str, str]
+) -> None:
     registry("pypi")
     registry("npm")
-    model = ("--model", cloister.script(TASK), "--check", "python3 -m pytest -q -p no:cacheprovider")
-    rule = ("--rule", "deny bash:git push *", "--harness", "opencode")
+    script = cloister.script(TASK.format(**words))
+    model = ("--model", script, "--check", "python3 -m pytest -q -p no:cacheprovider")
+    rule = ("--rule", "deny bash:git push *", "--harness", harness)
     done = cloister("run", "Make add work.", "--repo", str(calc), *model, *rule, seconds=800, code=None)
     assert "✓ proven" in done.stdout, done.stdout
     (denied,) = [body for body in bodies(cloister, "ActionDecided") if body["effect"] == "deny"]
