@@ -1,4 +1,4 @@
-"""The streams: 500 clients on one run beside a bare broadcast, memory of an idle client, a noisy run beside another,
+"""The streams: 1,000 clients on one run beside a bare broadcast, memory of an idle client, a noisy run beside another,
 and a long log.
 
 The server, the bare broadcast and the clients are processes of their own. A delivery begins before the append, which is
@@ -66,6 +66,7 @@ async def serve_bare() -> None:
 
 
 async def serve_ours(data: Path, events: int) -> None:
+    (data / "config.toml").write_text("connections = 10000\n")
     settings = read_settings({"CLOISTER_MODEL": "script:/nowhere.toml", "USER": "bench"}, data)
     token, sockets = load_token(data / "token"), Sockets()
     async with open_app(settings, role="embedded") as app:
@@ -210,7 +211,7 @@ async def long_log(url: str, token: str, events: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=500)
+    parser.add_argument("--clients", type=int, default=1_000)
     parser.add_argument("--events", type=int, default=1_000_000)
     wanted = parser.parse_args()
     bare = Program("bare")

@@ -3,7 +3,7 @@
 import anyio
 import pytest
 
-from cloister.core.events import Event, ModelText, PhaseStarted
+from cloister.core.events import Event, ModelText, PhaseStarted, RunFinished
 from cloister.core.ids import RunId
 from cloister.log.hub import DELTAS_WAITING, ITEMS_WAITING, Hub, Item, Subscription
 
@@ -113,3 +113,54 @@ async def test_readers_that_left_cost_nothing() -> None:
     assert hub.idle
     hub.announce((event(1),))
     hub.publish(RUN, text(1))
+
+
+async def test_an_event_is_taken_directly_only_in_its_turn_by_a_reader_that_waits() -> None:
+    hub, taken = Hub(), list[int]()
+    willing = True
+
+    def direct(one: Event) -> bool:
+        taken.extend([one.seq] if willing else [])
+        return willing
+
+    with hub.subscribe(RUN, direct=direct) as reader:
+        hub.announce((event(1),))  # before it has read the log
+        assert await take(reader, 2) == [None, event(1)]
+        reader.position = 1
+        hub.announce((event(2),))  # it does not wait yet
+        assert await take(reader, 1) == [event(2)]
+        reader.position = 2
+        found = list[Item]()
+        async with anyio.create_task_group() as tasks:
+
+            async def read() -> None:
+                found.extend(await take(reader, 4))
+
+            tasks.start_soon(read)
+            await anyio.wait_all_tasks_blocked()
+            hub.announce((event(3), event(4)))
+            assert (taken, found, reader.position) == ([3, 4], [], 4)
+            hub.announce((event(6),))  # another process wrote 5
+            hub.announce((event(7),))  # after one that waits
+            hub.publish(RUN, text(1))
+            await anyio.wait_all_tasks_blocked()
+            reader.position = 7
+            willing = False
+            hub.announce((event(8),))
+        assert found == [event(6), event(7), text(1), event(8)]
+        assert taken == [3, 4]
+
+
+async def test_the_end_of_a_run_is_not_taken_directly() -> None:
+    hub = Hub()
+    with hub.subscribe(RUN, direct=lambda _: True) as reader:
+        await take(reader, 1)
+        end = Event(RUN, 1, 0.0, RunFinished("failed", "x"))
+        async with anyio.create_task_group() as tasks:
+
+            async def expect() -> None:
+                assert await take(reader, 1) == [end]
+
+            tasks.start_soon(expect)
+            await anyio.wait_all_tasks_blocked()
+            hub.announce((end,))

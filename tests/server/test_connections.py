@@ -5,6 +5,7 @@ import logging
 import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -14,10 +15,10 @@ from anyio.abc import SocketStream
 from tests.server.conftest import Serve, Served, serve_app
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloister.app.settings import Settings
+from cloister.app.settings import Settings, read_settings
 from cloister.app.tokens import Tokens
 from cloister.core.events import PromptReceived
-from cloister.server.auth import CONNECTIONS, REVOKED, STRANGERS
+from cloister.server.auth import REVOKED, STRANGERS
 from cloister.server.serve import HALF_OPEN, Deadlines
 
 pytestmark = pytest.mark.anyio
@@ -164,13 +165,20 @@ async def test_half_open_requests_do_not_keep_others_from_being_served(served: S
                 assert await to_the_end(stream) == b""
 
 
-async def test_beyond_the_limit_only_admins_and_health_are_served(served: Served) -> None:
+async def test_beyond_the_limit_only_admins_and_health_are_served(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("connections = 16\n")
+    env = {"CLOISTER_MODEL": "script:/nowhere.toml", "USER": "tester"}
+    async with serve_app(read_settings(env, tmp_path)) as served:
+        await fill_and_ask(served)
+
+
+async def fill_and_ask(served: Served) -> None:
     fence = await served.claimed_run()
     viewer = Tokens(served.app.settings.data_dir).add("vera", "viewer", "tester")
     as_viewer = {"Authorization": f"Bearer {viewer}"}
     path = f"/v1/runs/{fence.run}/stream"
     async with AsyncExitStack() as opened:
-        for _ in range(CONNECTIONS):
+        for _ in range(served.app.settings.file.connections):
             await opened.enter_async_context(served.socket(path, max_queue=None))
         with pytest.raises(InvalidStatus) as refused:
             await opened.enter_async_context(served.socket(path, token=viewer))

@@ -11,6 +11,7 @@ import { Overview } from "./overview/overview";
 import { Palette } from "./palette/palette";
 import { Help } from "./parts/help";
 import { later } from "./parts/later";
+import { Notify } from "./parts/notify";
 import { go, here } from "./router";
 import { RunPage } from "./run/run";
 import { plural, shown } from "./text/format";
@@ -24,6 +25,7 @@ const PLACES: Place[] = [
   { path: "/compare", title: "Compare", icon: "fork", keys: "g v" },
   { path: "/policy", title: "Policy", icon: "shield", keys: "g p" },
   { path: "/audit", title: "Audit", icon: "list", keys: "g u" },
+  { path: "/projects", title: "Projects", icon: "people", keys: "g o" },
   { path: "/budgets", title: "Budgets", icon: "wallet", keys: "g b" },
   { path: "/models", title: "Models", icon: "chip", keys: "g m" },
   { path: "/machine", title: "Machine", icon: "machine", keys: "g h" },
@@ -36,6 +38,7 @@ const LATER = {
   "/sandboxes": later(() => import("./sandboxes/sandboxes").then((found) => found.Sandboxes)),
   "/policy": later(() => import("./admin/policy").then((found) => found.Policy)),
   "/audit": later(() => import("./admin/audit").then((found) => found.Audit)),
+  "/projects": later(() => import("./admin/projects").then((found) => found.Projects)),
   "/budgets": later(() => import("./admin/machine").then((found) => found.Budgets)),
   "/models": later(() => import("./admin/machine").then((found) => found.Models)),
   "/machine": later(() => import("./admin/machine").then((found) => found.Machine)),
@@ -63,6 +66,8 @@ export function App() {
   useEffect(() => setMenu(false), [path]);
   useKeys(PLACES.map((place) => ({ keys: place.keys, does: `to ${place.title.toLowerCase()}`, run: () => go(place.path) })));
   if (loggedOut.value) return <LoggedOut />;
+  // Someone whom only projects or links let in has no use for the pages of the server.
+  const places = me.value?.known === false ? PLACES.filter((place) => ["/", "/new", "/compare", "/projects"].includes(place.path)) : PLACES;
   return (
     <div class={menu ? "shell menu-open" : "shell"}>
       <a class="skip" href="#main" onClick={(event) => (event.preventDefault(), document.getElementById("main")?.focus())}>
@@ -75,11 +80,11 @@ export function App() {
         <a class="brand" href="/">
           Cloister
         </a>
-        <Palette places={PLACES} />
+        <Palette places={places} />
         <Live />
       </header>
       <nav class="side" aria-label="Pages">
-        {PLACES.map((place) => (
+        {places.map((place) => (
           <a key={place.path} href={place.path} aria-current={place.path === path || (place.path !== "/" && path.startsWith(`${place.path}/`)) || (place.path === "/" && path.startsWith("/runs/")) ? "page" : undefined}>
             <Icon name={place.icon} />
             {place.title}
@@ -123,7 +128,9 @@ function Me() {
   if (!me.value) return <span class="me" />;
   return (
     <span class="me">
-      {shown(me.value.name)}, {me.value.role}{" "}
+      {shown(me.value.name)}
+      {me.value.known && `, ${me.value.role}`}{" "}
+      <Notify />
       <button class="quiet" onClick={() => void logOut()}>
         Log out
       </button>

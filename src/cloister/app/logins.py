@@ -40,7 +40,11 @@ class Login(msgspec.Struct, frozen=True):
     provider: str = ""
     """The issuer that named the person."""
     groups: tuple[str, ...] = ()
-    """The person's groups there, as far as the settings know them."""
+    """The person's groups there, as far as the settings or projects know them."""
+    shares: tuple[str, ...] = ()
+    """The links that this browser has opened."""
+    known: bool = True
+    """Whether the person had a role on the server when the login began."""
 
 
 class _File(msgspec.Struct, frozen=True):
@@ -87,16 +91,43 @@ class Logins:
         self._file.change(use)
         return found[0]
 
-    def begin(self, name: str, role: Role, provider: str, groups: tuple[str, ...]) -> tuple[str, Login]:
+    def begin(
+        self, name: str, role: Role | None, provider: str, groups: tuple[str, ...]
+    ) -> tuple[str, Login]:
         """The cookie and the login of a person whom a login provider named. Raises `UserError` (`too_many_logins`)."""
-        made, cookie = self._new(name, role, "", LOGIN_SECONDS)
-        made = structs.replace(made, provider=provider, groups=groups)
+        made, cookie = self._new(name, role or "viewer", "", LOGIN_SECONDS)
+        made = structs.replace(made, provider=provider, groups=groups, known=role is not None)
 
         def add(file: _File) -> _File:
             return structs.replace(file, logins=_with(file.logins, made, self._now()))
 
         self._file.change(add)
         return cookie, made
+
+    def begin_as_guest(self, share: str, until: float) -> tuple[str, Login]:
+        """The cookie and the login of a browser that opened a link. Raises `UserError` (`too_many_logins`)."""
+        left = min(LOGIN_SECONDS, until - self._now())
+        made, cookie = self._new(f"guest {share}", "viewer", "", left)
+        made = structs.replace(made, shares=(share,), known=False)
+
+        def add(file: _File) -> _File:
+            return structs.replace(file, logins=_with(file.logins, made, self._now()))
+
+        self._file.change(add)
+        return cookie, made
+
+    def open_share(self, which: Login, share: str) -> Login:
+        """The login, which has opened a link as well."""
+        shares = (*(one for one in which.shares if one != share), share)[-OF_ONE:]
+        made = structs.replace(which, shares=shares)
+
+        def add(file: _File) -> _File:
+            return structs.replace(
+                file, logins=tuple(made if one.id == which.id else one for one in file.logins)
+            )
+
+        self._file.change(add)
+        return made
 
     def all(self) -> tuple[Login, ...]:
         """The logins that hold."""

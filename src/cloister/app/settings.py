@@ -141,6 +141,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Names, with a port if it is not the usual one, by which browsers and reverse proxies call the server."""
     proxies: tuple[str, ...] = ()
     """Addresses or networks of reverse proxies whose `X-Forwarded-*` headers are believed."""
+    connections: int = 512
+    """Requests and WebSockets that a server holds at the same time."""
     ca: str | None = None
     """Certificates of the authority that signed the one of the server that commands go to, in PEM."""
     concurrent_runs: int = 2
@@ -292,7 +294,7 @@ def _out_of_range(found: FileSettings) -> str | None:
     if not 0 <= found.ask_seconds <= 86_400:
         return f"ask_seconds is from 0 to 86400, not {found.ask_seconds}."
     return (
-        _helpers_problem(found.helpers)
+        _count_problem(found)
         or check_budget(found.budget)
         or check_knowledge(found.knowledge)
         or check_routes(found.models, PROVIDER_KEYS, ("local", "script"))
@@ -301,8 +303,10 @@ def _out_of_range(found: FileSettings) -> str | None:
     )
 
 
-def _helpers_problem(helpers: int) -> str | None:
-    return None if 0 <= helpers <= 20 else f"helpers is from 0 to 20, not {helpers}."
+def _count_problem(found: FileSettings) -> str | None:
+    if not 16 <= found.connections <= 100_000:
+        return f"connections is from 16 to 100000, not {found.connections}."
+    return None if 0 <= found.helpers <= 20 else f"helpers is from 0 to 20, not {found.helpers}."
 
 
 def _trigger_problem(found: FileSettings) -> str | None:

@@ -45,11 +45,35 @@ class Caller:
     """The id of the login whose cookie the caller sent."""
     sandbox: str = ""
     """The only sandbox that the caller's token reaches, and only its inside; empty for everyone else."""
+    known: bool = True
+    """Whether the role is one on the server; False: only projects and links let the caller in."""
+    groups: tuple[str, ...] = ()
+    """Of the login provider."""
+    shares: tuple[str, ...] = ()
+    """The links that the caller has opened."""
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether no project limits what the caller sees."""
+        return self.known and self.role == "admin"
+
+    @property
+    def guest(self) -> bool:
+        """Whether nothing is known of the caller but a link."""
+        return not self.known and not self.token and bool(self.shares) and self.name.startswith("guest ")
 
     def must_be(self, role: Role) -> None:
         """Raises `UserError`: `denied` without at least `role`, `unauthorized` once the token is removed."""
+        if not self.known:
+            raise UserError(
+                "denied", f"{self.name} has no role on this server: only projects and links count."
+            )
         if RANK[self.role] < RANK[role]:
             raise UserError("denied", f"{self.name} is {self.role}: this needs the role {role}.")
+        self.must_hold()
+
+    def must_hold(self) -> None:
+        """Raises `UserError` (`unauthorized`) once the token is removed."""
         if not self.holds():
             raise UserError("unauthorized", f"The token of {self.name} was removed.")
 

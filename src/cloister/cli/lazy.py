@@ -47,6 +47,8 @@ COMMANDS = {
     "policy": "policy:app",
     "forge": "result:forge",
     "token": "operate.token:app",
+    "project": "people:project",
+    "share": "people:share",
     "trigger": "operate.trigger:app",
     "webhook": "operate.webhook:app",
     "compat": "operate.compat:app",

@@ -55,6 +55,8 @@ GROUPS: dict[str, dict[str, str]] = {
     },
     "more": {
         "resume": "let a paused run go on",
+        "project": "who sees which runs",
+        "share": "a link to one run",
         "skills": "what models can open",
         "tools": "tools of your own",
         "mcp": "runs for editors, agents",
@@ -86,7 +88,7 @@ def screen() -> str:
     return "".join(
         [
             *(f"{a:<{_COLUMN}}{b}".rstrip() + "\n" for a, b in zip(left, right, strict=True)),
-            f"MORE  {'  '.join(GROUPS[_REST])}   (COMMAND -h describes each)\n",
+            f"MORE  {'  '.join(GROUPS[_REST])}  (-h tells more)\n",
             "Also: --data-dir DIR, --server URL, --version, --install-completion\n",
         ]
     )

@@ -4,6 +4,7 @@ Code above this package depends on these protocols only. `log/sqlite/` implement
 `app/wiring.py` chooses the implementation. `tests.whole.conformance.suites.backbone` states the promises.
 """
 
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
@@ -96,6 +97,17 @@ class RunRow(msgspec.Struct, frozen=True):
     """Failing tests at the base and after each run of the checks; the newest 40."""
     ahead: int | None = None
     """How many queued runs are claimed before this one; None unless it is queued."""
+    stuck: int | None = None
+    """The last event that says that it makes no progress; None before one, and after the end."""
+    phase_usual: float | None = None
+    """Seconds that this phase took in the median of the repository's last finished runs; None without any."""
+    also: tuple[str, ...] = ()
+    """The other repositories of a run on several."""
+
+    @property
+    def repos(self) -> tuple[str, ...]:
+        """All of its repositories."""
+        return (self.repo, *self.also)
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -112,6 +124,10 @@ class RunCount(msgspec.Struct, frozen=True):
     state: State
     outcome: Outcome | None
     runs: int
+
+
+Seen = Callable[[RunId, tuple[str, ...]], bool]
+"""Whether a caller may see a run, by its id and its repositories."""
 
 
 class RunFilter(msgspec.Struct, frozen=True):
@@ -215,11 +231,31 @@ class BudgetStore(Protocol):
         ...
 
 
+class Latency:
+    """How long writes took, counted by bounds as a monitor reads them."""
+
+    BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+    """In seconds."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(self.BOUNDS) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.seconds += seconds
+
+
 class Backbone(AuditLog, BudgetStore, Protocol):
     """Every verb on durable state. Writes are durable before they return.
 
     Raises `UserError` (`no_such_run`) for unknown ids.
     """
+
+    @property
+    def latency(self) -> Latency:
+        """How long the writes of this process took, from the call until they were durable."""
+        ...
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         """Make a run: event 1 is durable when this returns. The same `new.key` gives the same run; a request
@@ -271,9 +307,17 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         ...
 
     def follow(
-        self, run: RunId, after: int = 0, *, deltas: bool = True
+        self,
+        run: RunId,
+        after: int = 0,
+        *,
+        deltas: bool = True,
+        direct: Callable[[Event], bool] | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
         """Replay the log after `after`, then go on live, without gap or repetition, until `RunFinished`.
+
+        `direct`, if given, is offered each live event in its turn, as soon as it is durable; one that it takes (it
+        returns True) is not yielded. It must not wait or raise.
 
         Deltas of runs that this process drives come between, unless `deltas` is false. A slow reader misses
         deltas, never events.
@@ -291,14 +335,15 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         before: RunId | None = None,
         only: RunFilter | None = None,
         told: bool = True,
+        seen: Seen | None = None,
     ) -> tuple[RunRow, ...]:
         """List runs, newest first; `before` is the cursor: the last run of the page before.
 
-        Unless `told`, questions and costs are left out: they take a look at the log of each run.
+        `seen`, here and below, leaves out runs as if they did not exist. Unless `told`, questions and costs are left out: they take a look at the log of each run.
         """
         ...
 
-    async def counts(self) -> tuple[RunCount, ...]:
+    async def counts(self, seen: Seen | None = None) -> tuple[RunCount, ...]:
         """Count all runs by state and outcome."""
         ...
 
@@ -325,7 +370,7 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         """Inside the block, call what it yields to wait until any run has changed since the last call."""
         ...
 
-    async def resolve(self, prefix: str) -> RunId:
+    async def resolve(self, prefix: str, seen: Seen | None = None) -> RunId:
         """Return the run whose id starts with `prefix` (the leading `r-` is optional); `last` is the newest.
 
         Raises `UserError` with code `no_such_run` or `ambiguous_run`.

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import anyio
 
-from cloister.core.events import Delta, Event
+from cloister.core.events import Delta, Event, RunFinished
 from cloister.core.ids import RunId
 
 DELTAS_WAITING = 256
@@ -18,17 +18,34 @@ ITEMS_WAITING = 512
 Item = Event | Delta | None
 """None: read the log; it may hold events of another process."""
 
+Direct = Callable[[Event], bool]
+"""Takes an event at once, without a turn of its reader's task, or returns False. It must not wait or raise."""
+
 
 class Subscription:
     """The waiting items of one reader. The first item is None: the past is in the log."""
 
-    def __init__(self, *, deltas: bool) -> None:
+    def __init__(self, *, deltas: bool, direct: Direct | None = None) -> None:
         self._deltas = deltas
+        self._direct = direct
+        self._waiting = False
+        """Whether the reader has handled all that it got."""
+        self.position = 0
+        """The last event that the reader has."""
         self._items: deque[Item] = deque([None])
         self._news = anyio.Event()
 
     def put_event(self, event: Event) -> None:
-        self._put(event)
+        if self._takes(event):
+            self.position = event.seq
+        else:
+            self._put(event)
+
+    def _takes(self, event: Event) -> bool:
+        """True if the reader waits for exactly this event and has taken it. The last one of a run goes the long way."""
+        if self._direct is None or not self._waiting or self._items or event.seq != self.position + 1:
+            return False
+        return not isinstance(event.body, RunFinished) and self._direct(event)
 
     def put_delta(self, delta: Delta) -> None:
         if self._deltas and len(self._items) < DELTAS_WAITING:
@@ -60,7 +77,11 @@ class Subscription:
     async def next(self) -> Item:
         while not self._items:
             self._news = anyio.Event()
-            await self._news.wait()
+            self._waiting = True
+            try:
+                await self._news.wait()
+            finally:
+                self._waiting = False
         return self._items.popleft()
 
 
@@ -98,8 +119,10 @@ class Hub:
             bell.set()
 
     @contextmanager
-    def subscribe(self, run: RunId, *, deltas: bool = True) -> Generator[Subscription]:
-        subscription = Subscription(deltas=deltas)
+    def subscribe(
+        self, run: RunId, *, deltas: bool = True, direct: Direct | None = None
+    ) -> Generator[Subscription]:
+        subscription = Subscription(deltas=deltas, direct=direct)
         self._readers.setdefault(run, set()).add(subscription)
         try:
             yield subscription

@@ -27,7 +27,10 @@ from cloister.core.events import (
     Delegated,
     DeliveryFailed,
     Event,
+    EventBody,
+    FinishRefused,
     ModelChosen,
+    ModelFailed,
     ModelReplied,
     ModelSpent,
     ModelSwitched,
@@ -48,7 +51,9 @@ from cloister.core.events import (
     RunFinished,
     RunPaused,
     SandboxOpened,
+    SaveRefused,
     StopRequested,
+    StuckNoticed,
     TurnEnded,
 )
 from cloister.core.events.run import BasePart, pause_reason
@@ -186,6 +191,8 @@ class RunView(msgspec.Struct, frozen=True):
     """What it learned and proposes for later runs."""
     repositories: tuple[RepositoryView, ...] = ()
     """Of a run on several repositories: each one, with its part of the result."""
+    shown_by: int | None = None
+    """The event that shows why it did not end well; None while it works, and after a good end."""
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -200,8 +207,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
     baseline, ranked = index.last(BaselineTaken), newest.last(AttemptsRanked)
     before = None if baseline is None else red(baseline.diagnoses)
-    own = _numbers(newest)
-    leading = _leading([view for view in attempts if view.attempt in own] or attempts, finished)
+    leading = _leading([view for view in attempts if view.attempt in _numbers(newest)] or attempts, finished)
     beside = _beside(index, attempts)
     return RunView(
         id=events[0].run,
@@ -247,7 +253,27 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         budget_notes=tuple(index.of(BudgetWarned, BudgetSpent, BudgetExtended)),
         rounds=1 + len(index.of(RunContinued)),
         notes=_notes(index),
+        shown_by=_shown_by(newest, finished),
     )
+
+
+_SHOWS: dict[Outcome, tuple[type[EventBody], ...]] = {
+    "red": (ChecksRan, ProofTaken, FinishRefused),
+    "unbroken": (ProofTaken, FinishRefused),
+    "unproven": (ProofTaken, FinishRefused, ChecksRan),
+    "budget": (BudgetSpent,),
+    "stopped": (StopRequested,),
+    "failed": (ModelFailed, StuckNoticed, SaveRefused, FinishRefused, AttemptEnded),
+}
+"""Outcome → the events that show why, of which the last counts."""
+
+
+def _shown_by(newest: Index, finished: RunFinished | None) -> int | None:
+    if finished is None or finished.outcome not in _SHOWS:
+        return None
+    found = [event.seq for event, _ in newest.events(*_SHOWS[finished.outcome])]
+    ends = [event.seq for event, _ in newest.events(RunFinished)]
+    return (found or ends)[-1]
 
 
 def _beside(index: Index, attempts: Sequence[AttemptView]) -> list[ModelReplied | ModelSpent]:

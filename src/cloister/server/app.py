@@ -16,6 +16,7 @@ from litestar.types import ASGIApp, Message, Scope
 
 from cloister import __version__
 from cloister.app.logins import Logins
+from cloister.app.people.projects import people_in
 from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
@@ -37,6 +38,7 @@ from cloister.server.routes import (
     login,
     oidc,
     pages,
+    people,
     process,
     runs,
     sandboxes,
@@ -52,7 +54,20 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 
-SUBJECTS = (runs, stream, login, oidc, admin, sandboxes, commands, process, files, templates, triggers)
+SUBJECTS = (
+    runs,
+    stream,
+    login,
+    oidc,
+    people,
+    admin,
+    sandboxes,
+    commands,
+    process,
+    files,
+    templates,
+    triggers,
+)
 _ERRORS = {
     "400": "The request is not valid.",
     "401": "The token is missing or wrong.",
@@ -166,9 +181,11 @@ def openapi_document() -> Document:
             "caller": Provide(lambda: None, sync_to_thread=False),
             "wait": Provide(lambda: None, sync_to_thread=False),
             "shortage": Provide(lambda: None, sync_to_thread=False),
+            "latency": Provide(lambda: None, sync_to_thread=False),
             "exported": Provide(lambda: None, sync_to_thread=False),
             "hooks": Provide(lambda: None, sync_to_thread=False),
             "admit": Provide(lambda: None, sync_to_thread=False),
+            "let_in": Provide(lambda: None, sync_to_thread=False),
             "desk": Provide(lambda: None, sync_to_thread=False),
         },
         signature_namespace=signature_names(),
@@ -195,7 +212,7 @@ def _any(kind: type) -> Document:
 
 def signature_names() -> dict[str, Any]:
     """Names in the routes' signatures that are only imported for the type checker."""
-    return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any, "Desk": Any}
+    return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any, "LetIn": Any, "Desk": Any}
 
 
 def _complete(path: str, operation: Document) -> None:
@@ -204,7 +221,12 @@ def _complete(path: str, operation: Document) -> None:
     for status, meaning in _ERRORS.items():
         schema = {"$ref": "#/components/schemas/Problem"}
         responses[status] = {"description": meaning, "content": {"application/json": {"schema": schema}}}
-    if path in OPEN_PATHS or operation["operationId"] in ("receiveHook", "login", "getLoginWays"):
+    if path in OPEN_PATHS or operation["operationId"] in (
+        "receiveHook",
+        "login",
+        "openShare",
+        "getLoginWays",
+    ):
         operation["security"] = []
     for parameter in cast("list[Document]", operation.get("parameters", ())):
         if {"type": "integer"} in parameter["schema"].get("oneOf", ()):
@@ -261,16 +283,21 @@ def _dependencies(app: "App", sockets: Sockets, logins: Logins, tokens: Tokens) 
         return export_state(app.settings.data_dir, app.settings.file.audit_heads)
 
     admit = partial(login.admit, logins, app.backbone)
-    desk = oidc.Desk(app.provider, logins, tokens, app.settings.user, app.backbone)
+    let_in = partial(login.let_in, logins, people_in(app.settings.data_dir), app.backbone)
+    desk = oidc.Desk(
+        app.provider, logins, tokens, app.settings.user, app.backbone, people_in(app.settings.data_dir)
+    )
     given = {
         "verbs": the_verbs,
         "caller": the_caller,
         "wait": the_wait,
         "shortage": the_shortage,
+        "latency": lambda: app.backbone.latency,
         "exported": the_exported,
         "sockets": lambda: sockets,
         "hooks": lambda: app.hooks,
         "admit": lambda: admit,
+        "let_in": lambda: let_in,
         "desk": lambda: desk,
     }
     return {name: Provide(cast(Any, make), sync_to_thread=False) for name, make in given.items()}
@@ -295,7 +322,9 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         openapi_config=None,
         logging_config=None,
     )
-    callers = Callers(token, app.settings.user, tokens, logins, app.sandboxes, app.provider)
+    callers = Callers(token, app.settings, tokens, logins, app.sandboxes, app.provider)
     file = app.settings.file
-    inner = guarded(with_ports(web, app), web, callers, file.hosts if names is None else names)
+    inner = guarded(
+        with_ports(web, app), web, callers, file.connections, file.hosts if names is None else names
+    )
     return behind(audited(inner, web, app.backbone), file.proxies)

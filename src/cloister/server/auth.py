@@ -6,6 +6,7 @@ import re
 import secrets
 import stat
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -16,6 +17,8 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
 
 from cloister.app.logins import Login, Logins
+from cloister.app.people.projects import people_in
+from cloister.app.people.reach import Reach, safely_highest
 from cloister.app.tokens import RANK, Caller, Tokens, always, digest
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
@@ -25,6 +28,7 @@ from cloister.server.port_headers import address, has_own_name
 
 if TYPE_CHECKING:
     from cloister.app.people.oidc import LoginProvider
+    from cloister.app.settings import Settings
     from cloister.app.workbench.sandboxes import Sandboxes
 
 
@@ -34,16 +38,17 @@ class Callers:
     def __init__(
         self,
         token: str,
-        user: str,
+        settings: "Settings",
         tokens: Tokens,
         logins: Logins,
         sandboxes: "Sandboxes | None" = None,
         provider: "LoginProvider | None" = None,
     ) -> None:
+        self._people = people_in(settings.data_dir)
         self._sandboxes = sandboxes
         self._secret = token.encode("ascii")
         self._digest = digest(self._secret)
-        self._user = user
+        self._user = settings.user
         self._tokens = tokens
         self._logins = logins
         self._provider = provider
@@ -65,21 +70,55 @@ class Callers:
     def logged_in(self, cookie: bytes) -> Caller | None:
         """The person of a browser's login, with the role that its token has now."""
         login = self._logins.find(cookie) if cookie else None
-        role = None if login is None else self._role(login)
-        if login is None or role is None:
+        found = None if login is None else self._of_login(login)
+        if login is None or found is None:
             return None
-        return Caller(
+        return replace(found, holds=lambda: self._holds(login.id, found))
+
+    def _holds(self, which: str, caller: Caller) -> bool:
+        """Whether the login is still there and gives what it gave."""
+        login = next((one for one in self._logins.all() if one.id == which), None)
+        now = None if login is None else self._of_login(login)
+        if now is None or (now.role, now.known) != (caller.role, caller.known):
+            return False
+        return set(caller.shares) <= set(now.shares)
+
+    def _of_login(self, login: Login) -> Caller | None:
+        """The caller with what the login gives now; None if that is nothing."""
+        role = self._role(login)
+        caller = Caller(
             login.name,
-            role,
-            lambda: login in self._logins.all() and self._role(login) == role,
+            role or "viewer",
             login=login.id,
+            known=role is not None,
+            groups=login.groups if self._is_of_provider(login) else (),
+            shares=self._open_shares(login),
         )
+        if role is None and self.highest(caller) is None:
+            return None
+        return caller
+
+    def _open_shares(self, login: Login) -> tuple[str, ...]:
+        if not login.shares:
+            return ()
+        holding = {one.id for one in self._people.shares()}
+        return tuple(one for one in login.shares if one in holding)
+
+    def _is_of_provider(self, login: Login) -> bool:
+        return self._provider is not None and login.provider == self._provider.entry.issuer
+
+    def highest(self, caller: Caller) -> Role | None:
+        """The highest role that a caller has with any run."""
+        return safely_highest(Reach(self._people, caller))
 
     def _role(self, login: Login) -> Role | None:
         """None when the token that the login came from was removed, or the person's groups give no role any more."""
         if not login.token:
-            named = self._provider is not None and login.provider == self._provider.entry.issuer
-            return self._provider.role_of(login.groups) if self._provider is not None and named else None
+            return (
+                self._provider.role_of(login.groups)
+                if self._provider and self._is_of_provider(login)
+                else None
+            )
         if hmac.compare_digest(login.token, self._digest):
             return "admin"
         found = self._tokens.with_digest(login.token)
@@ -105,8 +144,8 @@ def caller_of(scope: Scope) -> Caller:
     return cast(Caller, scope["user"])
 
 
-CONNECTIONS, RESERVE = 512, 64
-"""Requests and WebSockets at the same time, and how many more of admins. `OPEN_PATHS` are always answered."""
+RESERVE = 64
+"""Requests and WebSockets of admins beyond those that the settings allow. `OPEN_PATHS` are always answered."""
 
 STRANGERS = 64
 """Requests without a token at the same time, to the routes that need none. They take no place of others."""
@@ -142,10 +181,12 @@ _ENDED: Refusal = (
 )
 
 
-def guarded(inner: ASGIApp, web: Litestar, callers: Callers, names: Iterable[str] = ()) -> ASGIApp:
+def guarded(
+    inner: ASGIApp, web: Litestar, callers: Callers, connections: int, names: Iterable[str] = ()
+) -> ASGIApp:
     """`inner` behind the checks below, with the roles that the routes of `web` declare.
 
-    `names` are host names by which a reverse proxy on this machine calls the server.
+    `connections` are requests and WebSockets at the same time. `names` are host names by which a reverse proxy on this machine calls the server.
     """
     allowed = frozenset(name.lower().encode() for name in names)
 
@@ -158,7 +199,7 @@ def guarded(inner: ASGIApp, web: Litestar, callers: Callers, names: Iterable[str
         except CloisterError as error:
             refusal = problem(error)
         known = "user" in scope
-        refusal = refusal or _too_many(scope, served[known])
+        refusal = refusal or _too_many(scope, served[known], connections)
         if refusal is not None:
             await answer(scope, send, refusal)
             return
@@ -204,9 +245,19 @@ def refuse(
     if caller.sandbox and not _stays_inside(caller, scope, host, web):
         return 403, Problem("denied", f"This token reaches the inside of {caller.sandbox} only.")
     # A host name of its own leads to a port inside a sandbox.
-    if not may(caller.role, {} if has_own_name(host) else route_of(web, scope)):
-        return 403, Problem("denied", f"{caller.name} is {caller.role}, which may not do this.")
-    return None
+    route: Mapping[str, object] = {} if has_own_name(host) else route_of(web, scope)
+    if (caller.known and may(caller.role, route)) or _may_somewhere(callers, caller, route):
+        return None
+    what = caller.role if caller.known else "no user of this server"
+    return 403, Problem("denied", f"{caller.name} is {what}, which may not do this.")
+
+
+def _may_somewhere(callers: Callers, caller: Caller, route: Mapping[str, object]) -> bool:
+    """Whether a project or a link may give the role that the route needs; the verb decides."""
+    if route.get("scope", "server") == "server":
+        return False
+    highest = callers.highest(caller)
+    return highest is not None and may(highest, route)
 
 
 def _stays_inside(caller: Caller, scope: Scope, host: bytes, web: Litestar) -> bool:
@@ -220,11 +271,11 @@ def _stays_inside(caller: Caller, scope: Scope, host: bytes, web: Litestar) -> b
     return route_of(web, scope).get("inside") is True
 
 
-def _too_many(scope: Scope, served: int) -> Refusal | None:
+def _too_many(scope: Scope, served: int, connections: int) -> Refusal | None:
     if "user" not in scope:
         most = STRANGERS
     else:
-        most = CONNECTIONS + (RESERVE if caller_of(scope).role == "admin" else 0)
+        most = connections + (RESERVE if caller_of(scope).role == "admin" else 0)
     if scope["path"] in OPEN_PATHS or served < most:
         return None
     return 503, Problem("server_busy", "The server has too many open connections: close some, or try again.")

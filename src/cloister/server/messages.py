@@ -5,6 +5,7 @@ from collections import OrderedDict, deque
 from typing import Annotated, Any, assert_never
 
 import msgspec
+from websockets.frames import Frame, Opcode
 
 from cloister.app.overview import OverviewItem
 from cloister.app.verbs.api import RunVerbs, Verbs
@@ -240,18 +241,25 @@ class EventTexts:
 
     def __init__(self, most: int = 256) -> None:
         self._most = most
-        self._known: OrderedDict[int, tuple[Event, str]] = OrderedDict()
+        self._known: OrderedDict[int, tuple[Event, bytes, str]] = OrderedDict()
 
     def of(self, event: Event) -> str:
         """The message of an event, as text."""
+        return self._both(event)[1]
+
+    def frame(self, event: Event) -> bytes:
+        """The message of an event, as a frame of a WebSocket."""
+        return self._both(event)[0]
+
+    def _both(self, event: Event) -> tuple[bytes, str]:
         known = self._known.get(id(event))  # the entry keeps the event, and so its identity
-        if known is not None:
-            return known[1]
-        text = encode(EventMessage(event)).decode()
-        self._known[id(event)] = (event, text)
-        if len(self._known) > self._most:
-            self._known.popitem(last=False)
-        return text
+        if known is None:
+            data = encode(EventMessage(event))
+            known = (event, Frame(Opcode.TEXT, data).serialize(mask=False), data.decode())
+            self._known[id(event)] = known
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return known[1], known[2]
 
 
 def stream_schema() -> dict[str, Any]:

@@ -34,7 +34,7 @@ from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
 from cloister.server.errors import Problem
 from cloister.server.public import Place, names, place_of, renew, tls_context
-from cloister.server.ws import MESSAGE_BYTES, Sockets
+from cloister.server.ws import MESSAGE_BYTES, PUSH, Sockets
 
 # uvicorn inside our task group; shutdown closes WebSockets first.
 
@@ -198,10 +198,20 @@ class _Socket(WebSocketsSansIOProtocol):
 
     def handle_connect(self, event: Request) -> None:
         if (status := self.conn.accept(event).status_code) == 101:
-            super().handle_connect(event)
+            super().handle_connect(event)  # its task begins later
+            cast("dict[str, dict[str, object]]", self.scope)["extensions"][PUSH] = self.push
         else:
             self.handshake_initiated = True
             self._refuse(status)
+
+    def push(self, frame: bytes) -> bool:
+        """Write a whole frame now. False, and nothing written, unless the connection is open and its client keeps up."""
+        if self.disconnected or self.close_sent or not (self.handshake_complete and self.writable.is_set()):
+            return False
+        if self.transport.is_closing():
+            return False
+        self.transport.write(frame)
+        return True
 
     def _refuse(self, status: int) -> None:
         self.handshake_complete = self.close_sent = True

@@ -43,6 +43,9 @@ class Ending(msgspec.Struct, frozen=True):
 
 GONE = Ending(None)
 
+PUSH = "cloister.push"
+"""The extension of the scope that sends a frame at once."""
+
 
 class TooSlow(Exception):
     """The client did not take a message in time."""
@@ -127,6 +130,8 @@ class Wire:
     def __init__(self, socket: Socket, sockets: Sockets) -> None:
         self._socket = socket
         self._sockets = sockets
+        extensions = cast("dict[str, dict[str, Any] | None]", socket.scope).get("extensions") or {}
+        self._push: Callable[[bytes], bool] | None = extensions.get(PUSH)
 
     async def accept(self) -> None:
         offered = [str(name) for name in self._socket.scope["subprotocols"]]
@@ -141,6 +146,10 @@ class Wire:
             raise TooSlow from None
         except (WebSocketDisconnect, OSError):
             raise ClientGone from None
+
+    def push(self, frame: bytes) -> bool:
+        """Send a frame now, in one write; False if the client still has something to read first."""
+        return self._push is not None and self._push(frame)
 
     async def send_patiently(self, message: bytes | str) -> None:
         """As `send` without a deadline: a client may pipe output into a pager and read it tomorrow.

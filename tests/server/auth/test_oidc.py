@@ -18,6 +18,7 @@ from tests.server.conftest import Served, serve_app
 
 from cloister.app.people.oidc import LoginProvider as OurSide
 from cloister.app.people.oidc import inside
+from cloister.app.people.projects import people_in
 from cloister.app.settings import OidcEntry, Settings, read_settings
 from cloister.app.tokens import Tokens
 from cloister.core.errors import CloisterError, UserError
@@ -162,6 +163,28 @@ async def test_a_person_of_no_group_with_a_role_is_not_let_in(
     for facts in found:
         provider.facts = {"email": "ada@example.org", **facts}
         await refused(person, provider, "None of the groups of ada@example.org has a role", 403)
+
+
+async def test_a_project_lets_a_person_in_who_has_no_role_on_the_server_as_long_as_it_names_them(
+    served: Served, person: Person, provider: LoginProvider
+) -> None:
+    people = people_in(served.app.settings.data_dir)
+    people.set_project("ledger", ("/nowhere",))
+    people.set_member("ledger", "group:payments", "steers")
+    run = (await served.claimed_run()).run
+    provider.facts = {"email": "ada@example.org", "groups": ["payments", "others"]}
+    assert (await person.log_in(provider)).status_code == 200
+    me = (await person.me()).json()
+    assert (me["name"], me["role"], me["known"]) == ("ada@example.org", "viewer", False)
+    headers = {"Origin": person.origin}
+    said = await person.client.post(f"/v1/runs/{run}/say", json={"text": "go on"}, headers=headers)
+    assert (said.status_code, said.json()["body"]["who"]) == (200, "ada@example.org")
+    for path in ("/v1/sandboxes", "/v1/budget", "/v1/audit", "/v1/triggers"):
+        assert (await person.client.get(path)).status_code == 403
+    people.set_member("ledger", "group:payments", None)
+    assert (await person.me()).status_code == 401
+    provider.facts = {"email": "guest sh-000000000000", "groups": ["dev"]}
+    assert (await person.log_in(provider)).status_code == 403
 
 
 async def test_groups_that_only_the_facts_name_are_read_there_and_the_highest_role_counts(

@@ -90,8 +90,10 @@ OPERATED = (
             "applied",
             "pull-request",
             "rebase",
+            "shares",
         )
     }
+    | {"/v1/runs/run/shares/share"}
     | {f"/v1/policy/{verb}" for verb in ("layers", "explain", "test")}
 )
 

@@ -12,8 +12,19 @@ from tests.server.conftest import Serve, Served
 from tests.server.routes.test_stream import closed, next_message
 from websockets.asyncio.client import ClientConnection
 
-from cloister.core.events import AskAnswered, AskRaised, PhaseStarted, PromptReceived, RunFinished
-from cloister.core.requests import NewRun
+from cloister.core.events import (
+    AnyBody,
+    AskAnswered,
+    AskRaised,
+    FinishRefused,
+    PhaseEnded,
+    PhaseStarted,
+    PromptReceived,
+    RunFinished,
+    StopRequested,
+    StuckNoticed,
+)
+from cloister.core.requests import NewRun, Outcome
 from cloister.server.messages import stream_schema
 
 pytestmark = pytest.mark.anyio
@@ -192,3 +203,37 @@ async def test_server_sent_events_end_when_the_server_stops(serving: Serve) -> N
             tasks.start_soon(served.sockets.leave, 5)
             messages += [message async for _, message in found]
         assert (messages[-1]["type"], messages[-1]["code"]) == ("end", 1001)
+
+
+async def test_a_phase_says_how_long_it_usually_takes_and_a_run_that_it_is_stuck(served: Served) -> None:
+    for seconds in (2.0, 30.0, 4.0):
+        fence = await served.claimed_run()
+        spent = [
+            PhaseStarted("work"),
+            PhaseEnded("work", seconds),
+            PhaseStarted("clone"),
+            PhaseEnded("clone", 1),
+        ]
+        await served.app.backbone.append(fence, [*spent, FINISH])
+    fence = await served.claimed_run()
+    stuck = StuckNoticed(0, "repeats", "the same command", 3)
+    await served.app.backbone.append(fence, [PhaseStarted("work"), stuck])
+    row = (await served.client.get(f"/v1/runs/{fence.run}/row")).json()
+    assert (row["phase_usual"], row["stuck"]) == (4.0, 4)
+    await served.app.backbone.append(fence, [PhaseEnded("work", 1), FINISH])
+    row = (await served.client.get(f"/v1/runs/{fence.run}/row")).json()
+    assert (row["phase_usual"], row["stuck"]) == (None, None)
+
+
+async def test_a_run_that_did_not_end_well_names_the_event_that_shows_why(served: Served) -> None:
+    async def shown_by(outcome: Outcome, *before: AnyBody) -> str | None:
+        fence = await served.claimed_run()
+        events = await served.app.backbone.append(fence, [*before, RunFinished(outcome, "because")])
+        seq = (await served.client.get(f"/v1/runs/{fence.run}")).json()["shown_by"]
+        return next((type(one.body).__name__ for one in events if one.seq == seq), None)
+
+    refused, replied = FinishRefused(0, "red"), PhaseStarted("work")
+    assert await shown_by("red", refused, replied) == "FinishRefused"
+    assert await shown_by("stopped", refused, StopRequested("ann"), replied) == "StopRequested"
+    assert await shown_by("failed", replied) == "RunFinished"
+    assert await shown_by("proven", refused) is None

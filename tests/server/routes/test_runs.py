@@ -68,12 +68,17 @@ async def test_a_monitor_reads_how_many_runs_there_are_and_ask(served: Served) -
     reply = await served.client.get("/v1/metrics")
     assert reply.headers["content-type"].startswith("text/plain; version=0.0.4")
     numbers = [line for line in reply.text.splitlines() if not line.startswith("#")]
-    assert numbers == [
+    assert numbers[:4] == [
         'cloister_runs{state="finished",outcome="proven"} 1',
         'cloister_runs{state="running",outcome=""} 2',
         "cloister_runs_asking 1",
         "cloister_sandboxes 0",
     ]
+    writes = dict(line.removeprefix("cloister_log_write_seconds").split() for line in numbers[4:])
+    counts = [int(count) for name, count in writes.items() if name.startswith("_bucket")]
+    assert counts == sorted(counts) and float(writes["_sum"]) > 0
+    # At least: three runs admitted and claimed, and two events.
+    assert int(writes["_count"]) == counts[-1] >= 8
 
 
 async def test_runs_are_listed_newest_first_and_bounded(served: Served) -> None:

@@ -1,6 +1,7 @@
 // Calls to the server. The browser's login is a cookie, which scripts cannot read.
 
 import { signal } from "@preact/signals";
+import { settle } from "../router";
 import type { Me, Problem } from "./records";
 
 /** Why the server refused: a sentence for people, and a code that stays the same. */
@@ -83,6 +84,17 @@ export async function steer(address: string, body?: unknown): Promise<void> {
 
 /** Exchanges the one-time secret of the address, if it has one, and finds out who looks. */
 export async function begin(): Promise<void> {
+  const shared = location.pathname === "/share" ? location.hash.slice(1) : "";
+  if (shared) {
+    history.replaceState(null, "", "/share");
+    try {
+      const { run } = await send<{ run: string }>("POST", "/v1/login/share", { secret: shared.slice(0, 200) });
+      settle(`/runs/${run}`);
+    } catch (error) {
+      loggedOut.value = sentence(error);
+      return;
+    }
+  }
   const secret = /^#login=([A-Za-z0-9_-]+)$/.exec(location.hash)?.[1];
   if (secret) {
     history.replaceState(null, "", location.pathname + location.search);

@@ -3,6 +3,7 @@
 import { signal } from "@preact/signals";
 import type { RunRow } from "../api/records";
 import { Stream } from "../api/stream";
+import { noticed } from "../parts/notify";
 
 const FIRST = 500;
 
@@ -21,7 +22,10 @@ export function follow(): void {
     () => (cursor === null ? `/v1/stream?last=${FIRST}` : `/v1/stream?after=${cursor}`),
     (given) => {
       const message = given as Message;
-      if (message.type === "run") known.set(message.run.id, message.run);
+      if (message.type === "run") {
+        noticed(known.get(message.run.id), message.run);
+        known.set(message.run.id, message.run);
+      }
       else if (message.type === "synced") {
         cursor = message.cursor;
         runs.value = [...known.values()].sort((one, other) => other.created_at - one.created_at);

@@ -6,7 +6,7 @@ import { Empty } from "../parts/notes";
 import { Badge, Spark, standing } from "../parts/outcome";
 import { query, settle } from "../router";
 import { runs } from "./live";
-import { age, date, dollars, now, oneLine, repoName, shown } from "../text/format";
+import { age, date, dollars, duration, now, oneLine, repoName, shown } from "../text/format";
 
 const STATES = ["all", "running", "proven", "unbroken", "unproven", "red", "failed", "stopped"] as const;
 
@@ -85,7 +85,13 @@ function about(row: RunRow): string {
   if (row.questions[0]) return oneLine(row.questions[0].text, 120);
   if (row.state === "queued") return row.ahead ? `${row.ahead} before it` : "";
   if (row.state === "paused") return oneLine(row.reason ?? "", 120);
-  return row.phase && row.phase_since ? `${row.phase} for ${age(now.value - row.phase_since)}` : "";
+  if (!row.phase || !row.phase_since) return "";
+  return `${row.phase} for ${age(now.value - row.phase_since)}${usually(row.phase_usual)}`;
+}
+
+/** How long a phase took in earlier runs of the repository. */
+export function usually(seconds: number | null): string {
+  return seconds === null ? "" : `, usually ${duration(seconds)}`;
 }
 
 function RunLine({ row }: { row: RunRow }) {

@@ -1,14 +1,19 @@
 // The page of one run: what was asked, where it stands, what it needs; its timeline beside the evidence and the diff.
 
-import { signal, useComputed } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { me, path, steer } from "../api/client";
+import { get, me, path, steer } from "../api/client";
+import type { Access, RunView } from "../api/records";
+import { runs } from "../overview/live";
+import { usually } from "../overview/overview";
+import { Icon } from "../parts/icons";
 import { useKeys } from "../parts/keys";
 import { later } from "../parts/later";
+import { useLoad } from "../parts/load";
 import { Empty, Failed } from "../parts/notes";
 import { Badge, standing } from "../parts/outcome";
 import { query, settle } from "../router";
-import { age, clock, dollars, duration, modelName, now, oneLine, repoName, shown } from "../text/format";
+import { age, clock, dollars, duration, modelName, now, oneLine, plural, repoName, shown } from "../text/format";
 import { Composer } from "./composer";
 import { asPrompt, Diff } from "./diff";
 import { Evidence } from "./evidence";
@@ -21,6 +26,7 @@ import { Receipt } from "./receipt";
 import { AskRow } from "./rows";
 import { Timeline } from "./timeline";
 
+const Share = later(() => import("./share").then((found) => found.Share));
 const RunSandbox = later(() => import("./sandbox").then((found) => found.RunSandbox));
 
 const PANES = [
@@ -61,7 +67,9 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   const asked = PANES.find(([name]) => name === query.value.get("pane"))?.[0];
   const pane: Pane = narrow.value ? (asked ?? "timeline") : asked === "timeline" || !asked ? "evidence" : asked;
   const show = (name: Pane) => settle(address({ pane: name }));
-  const may = useComputed(() => me.value?.role !== "viewer").value;
+  const access = useLoad(`access:${id}`, () => get<Access>(path`/v1/runs/${id}/access`), 60).data;
+  const may = access ? access.role !== "viewer" : me.value?.known !== false && me.value?.role !== "viewer";
+  const [sharing, setSharing] = useState(false);
   const [failure, setFailure] = useState<unknown>(null);
   const asks = [...fold.asks.values()];
   // The question that a person is answering: its card stays, also after its deadline.
@@ -85,7 +93,8 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   }, [fold.request]);
   return (
     <div class="run" data-pane={pane}>
-      <Head log={log} fold={fold} past={at !== null} />
+      <Head log={log} fold={fold} past={at !== null} access={access} share={access?.shares ? () => setSharing(!sharing) : null} />
+      {sharing && <Share run={id} close={() => setSharing(false)} />}
       <div class="tabs" role="tablist" aria-label="Parts of the run">
         {PANES.map(([name, title]) => (
           <button key={name} role="tab" id={`tab-${name}`} class={`tab-${name}`} aria-selected={pane === name} aria-controls={`pane-${name}`} onClick={() => show(name)}>
@@ -147,12 +156,17 @@ function address(changes: Record<string, string>): string {
   return `${location.pathname}${next.size ? `?${next}` : ""}${location.hash}`;
 }
 
-function Head({ log, fold, past }: { log: RunLog; fold: Fold; past: boolean }) {
+type HeadProps = { log: RunLog; fold: Fold; past: boolean; access: Access | null; share: (() => void) | null };
+
+function Head({ log, fold, past, access, share }: HeadProps) {
   const view = log.view.value!;
   const line = log.stream?.line.value;
   const prompt = fold.request?.prompt ?? view.prompt;
   const last = past ? (log.events.find((event) => event.seq >= fold.last)?.at ?? 0) : 0;
   const seconds = past ? last - fold.began : fold.state === "finished" ? fold.endedAt - fold.began : now.value - (fold.began || view.created_at);
+  const row = runs.value?.find((one) => one.id === view.id);
+  const over = fold.state === "finished";
+  const ended = useLoad(`end:${view.id}:${over && fold.last}`, () => (over ? get<RunView>(path`/v1/runs/${view.id}`) : Promise.resolve(null))).data;
   const isolation = fold.isolation ?? view.isolation;
   const models = [...fold.models].map(modelName);
   return (
@@ -176,9 +190,22 @@ function Head({ log, fold, past }: { log: RunLog; fold: Fold; past: boolean }) {
         {!past && fold.state !== "finished" && fold.phase && (
           <span class="busy">
             {fold.phase.name} for {age(now.value - fold.phase.since)}
+            {row?.phase === fold.phase.name && usually(row.phase_usual)}
           </span>
         )}
-        {!past && fold.state === "finished" && me.value?.role !== "viewer" && <a href={`/new?from=${view.id}`}>run again</a>}
+        {!past && fold.state === "queued" && row && <span>{row.ahead ? `${plural(row.ahead, "run")} before it` : "next in the queue"}</span>}
+        {!past && ended?.shown_by && (
+          <span class="why">
+            <a href={`#e${ended.shown_by}`}>why</a>: {oneLine(ended.reason ?? "", 200)}
+          </span>
+        )}
+        {!past && fold.state === "finished" && access !== null && access.role !== "viewer" && <a href={`/new?from=${view.id}`}>run again</a>}
+        {access?.projects.map((name) => <span key={name}>project {shown(name)}</span>)}
+        {share && (
+          <button class="quiet" onClick={share}>
+            <Icon name="link" /> Share
+          </button>
+        )}
         {log.watchers.value.length > 1 && <span>{log.watchers.value.map(shown).join(", ")} watch</span>}
         {line?.state === "lost" && (
           <span class="warn" role="status">

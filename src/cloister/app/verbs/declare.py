@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, cast
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,6 +18,9 @@ SLOW_SECONDS = 300.0
 END_SECONDS = 60.0
 BUILD_SECONDS = 86_400.0
 """Limit of a request that may build a template."""
+
+
+Scope = Literal["server", "run", "anywhere"]
 
 
 class Route(NamedTuple):
@@ -42,16 +45,22 @@ def needs(
     body: str | None = None,
     member: str | None = None,
     seconds: float = QUICK_SECONDS,
+    anywhere: bool = False,
     **names: str,
 ) -> Callable[[Verb], Verb]:
     """Declare the lowest role that may use a verb, and its request over HTTP, such as `GET runs/{run}`.
 
     Routes and implementations read them with `role_of` and `route_of`. A verb that streams, or that is several
     requests, declares no request; the HTTP client implements it by hand. See `Route` for the other arguments.
+
+    The role counts on the server. Of a verb whose first argument is `run` it counts with that run, where a project or a
+    link may give it; with `anywhere` it is enough to have it with some run, and the verb leaves out what the caller
+    may not see.
     """
 
     def mark(verb: Verb) -> Verb:
         verb.__dict__["role"] = role
+        verb.__dict__["anywhere"] = anywhere
         if request is not None:
             method, path = request.split()
             verb.__dict__["route"] = Route(method, path, body, member, seconds, tuple(names.items()))
@@ -69,6 +78,13 @@ def inside(verb: Verb) -> Verb:
 def is_inside(verb: Callable[..., object]) -> bool:
     """Whether `inside` marks a verb."""
     return bool(verb.__dict__.get("inside"))
+
+
+def scope_of(verb: Callable[..., object]) -> Scope:
+    """Where the role that a verb needs may come from; see `needs`."""
+    if verb.__dict__.get("anywhere"):
+        return "anywhere"
+    return "run" if verb.__code__.co_varnames[1:2] == ("run",) else "server"
 
 
 def route_of(verb: Callable[..., object]) -> Route | None:

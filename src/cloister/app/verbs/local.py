@@ -7,10 +7,11 @@ from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanage
 from dataclasses import dataclass
 from functools import partial, wraps
 from importlib import import_module
+from inspect import CO_COROUTINE
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from cloister.app.tokens import Caller
-from cloister.app.verbs.declare import is_inside, role_of
+from cloister.app.tokens import RANK, Caller
+from cloister.app.verbs.declare import is_inside, role_of, scope_of
 from cloister.core.errors import HostError, UserError
 from cloister.core.system import in_thread
 from cloister.log.sqlite.reader import AuditReader, LogReader
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
     from pathlib import Path
 
+    from cloister.app.people.reach import Reach, Standing
     from cloister.app.settings import Settings
     from cloister.app.verbs import api
     from cloister.app.verbs.knowledge import KnowledgeVerbs
@@ -28,11 +30,13 @@ if TYPE_CHECKING:
     from cloister.app.wiring import App
     from cloister.core.events import Delta, Event, FromOutside
     from cloister.core.ids import RunId
+    from cloister.core.requests import Role
     from cloister.forge.api import RunRepositories
-    from cloister.log.api import RunCount, RunFilter, RunRow, Totals
+    from cloister.log.api import RunCount, RunFilter, RunRow, Seen, Totals
     from cloister.log.audit.details import Detail
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
+    from cloister.log.hub import Direct
     from cloister.log.sqlite.backbone import SqliteBackbone
 
     T = TypeVar("T")
@@ -46,15 +50,20 @@ UNCLAIMED_SECONDS = 5.0
 class Log(Protocol):
     """What verbs need of the log."""
 
-    async def resolve(self, prefix: str) -> RunId: ...
+    async def resolve(self, prefix: str, seen: Seen | None = None) -> RunId: ...
     async def runs(
-        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        *,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        seen: Seen | None = None,
     ) -> tuple[RunRow, ...]: ...
-    async def counts(self) -> tuple[RunCount, ...]: ...
+    async def counts(self, seen: Seen | None = None) -> tuple[RunCount, ...]: ...
     async def row(self, run: RunId, *, told: bool = True) -> RunRow: ...
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]: ...
     def follow(
-        self, run: RunId, after: int = 0, *, deltas: bool = True
+        self, run: RunId, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]: ...
     async def append_outside(self, run: RunId, body: FromOutside) -> Event: ...
     async def sent(self, run: RunId, who: str, key: str) -> Event | None: ...
@@ -77,16 +86,21 @@ class FileLog:
         self._path = settings.log_path
         self._lives = Owners(settings.data_dir / "owners").lives
 
-    async def resolve(self, prefix: str) -> RunId:
-        return await self._read(lambda log: log.resolve(prefix))
+    async def resolve(self, prefix: str, seen: Seen | None = None) -> RunId:
+        return await self._read(lambda log: log.resolve(prefix, seen))
 
     async def runs(
-        self, limit: int = 100, *, before: RunId | None = None, only: RunFilter | None = None
+        self,
+        limit: int = 100,
+        *,
+        before: RunId | None = None,
+        only: RunFilter | None = None,
+        seen: Seen | None = None,
     ) -> tuple[RunRow, ...]:
-        return await self._read(lambda log: log.rows(limit, before, only))
+        return await self._read(lambda log: log.rows(limit, before, only, seen=seen))
 
-    async def counts(self) -> tuple[RunCount, ...]:
-        return await self._read(lambda log: log.counts())
+    async def counts(self, seen: Seen | None = None) -> tuple[RunCount, ...]:
+        return await self._read(lambda log: log.counts(seen))
 
     async def row(self, run: RunId, *, told: bool = True) -> RunRow:
         return await self._read(lambda log: log.row(run, told=told))
@@ -124,9 +138,9 @@ class FileLog:
 
     @asynccontextmanager
     async def follow(
-        self, run: RunId, after: int = 0, *, deltas: bool = True
+        self, run: RunId, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
-        """Events only, found by polling. Raises `HostError` (`not_driven`) while iterating."""
+        """Events only, found by polling, and none offered to `direct`. Raises `HostError` (`not_driven`) while iterating."""
         await self.row(run, told=False)
         async with aclosing(self._items(run, after)) as items:
             yield items
@@ -227,6 +241,33 @@ class Group:
         self._log = parts.log
         self.caller = caller
 
+    @property
+    def reach(self) -> Reach:
+        """What the caller may do with which runs."""
+        from cloister.app.people.projects import people_in  # noqa: PLC0415  (an admin's commands need none)
+        from cloister.app.people.reach import Reach  # noqa: PLC0415
+
+        return Reach(people_in(self._settings.data_dir), self.caller)
+
+    @property
+    def sees_all(self) -> bool:
+        """Whether the caller's role on the server counts for every run."""
+        return self.caller.is_admin or self.reach.everything
+
+    @property
+    def _seen_runs(self) -> Seen | None:
+        """What of the log the caller sees; None: all of it."""
+        return None if self.sees_all else self.reach.sees
+
+    async def _resolve(self, name: str) -> RunId:
+        """The run of this name among those that the caller sees. Raises `UserError` (`no_such_run`, `ambiguous_run`)."""
+        return await self._log.resolve(name, self._seen_runs)
+
+    async def standing(self, run: str, role: Role = "viewer") -> tuple[RunId, Standing]:
+        """What the caller may do with a run. Raises `UserError` (`no_such_run`, `denied` without at least `role`)."""
+        row = await self._log.row(await self._resolve(run), told=False)
+        return row.id, self.reach.must_be(role, row.id, row.repos)
+
     async def _note(self, kind: str, **detail: object) -> None:
         """Enter what the caller did into the audit."""
         await self._log.note(kind, self.caller.name, detail)
@@ -245,11 +286,26 @@ def checked(interface: type) -> Callable[[Kind], Kind]:
 
 
 def _checked(verb: Callable[..., Any], declared: Callable[..., object]) -> Callable[..., Any]:
-    role, within = role_of(declared), is_inside(declared)
+    role, within, scope = role_of(declared), is_inside(declared), scope_of(declared)
+    waits = bool(declared.__code__.co_flags & CO_COROUTINE)
+
+    async def with_run(self: Group, *args: Any, **more: Any) -> Any:
+        # The verb gets the id: another run may be `last` by then.
+        run, _ = await self.standing(args[0] if args else more.pop("run"), role)
+        return await verb(self, run, *args[1:], **more)
 
     @wraps(verb)
     def check(self: Group, *args: Any, **more: Any) -> Any:
-        self.caller.must_be(role)
+        needs_run = scope == "run" and (args[0] if args else more.get("run"))
+        if scope == "server" or self.sees_all or (scope == "run" and not needs_run):
+            self.caller.must_be(role)
+        else:
+            self.caller.must_hold()
+            highest = self.reach.highest
+            if highest is None or RANK[highest] < RANK[role]:
+                raise UserError("denied", f"{self.caller.name} may not do this: it needs the role {role}.")
+            if needs_run and waits:
+                return with_run(self, *args, **more)
         if (own := self.caller.sandbox) and not (
             within and own == (args[0] if args else more.get("sandbox"))
         ):
@@ -321,6 +377,12 @@ class LocalVerbs:
     @property
     def triggers(self) -> api.TriggerVerbs:
         return self._group("triggers", "LocalTriggers")
+
+    @property
+    def people(self) -> api.PeopleVerbs:
+        from cloister.app.people.verbs import LocalPeople  # noqa: PLC0415  (few commands need it)
+
+        return LocalPeople(self._parts, self.caller)
 
     def _group(self, module: str, name: str) -> Any:
         found = import_module(f"cloister.app.verbs.local_{module}")

@@ -108,7 +108,7 @@ class LocalAudit(Group):
         return sent
 
     async def _run(self, name: str | None) -> RunId | None:
-        return None if name is None else await self._log.resolve(name)
+        return None if name is None else await self._resolve(name)
 
 
 @checked(TokenVerbs)
@@ -129,11 +129,14 @@ class LocalTokens(Group):
         return tuple(TokenInfo(token.name, token.role, token.made_at) for token in found)
 
     async def remove(self, name: str) -> None:
+        from cloister.app.people.projects import people_in
+
         await to_thread.run_sync(self._tokens.remove, name)
+        await to_thread.run_sync(people_in(self._settings.data_dir).end_shares, (), name)
         await self._note("TokenRemoved", name=name)
 
     async def me(self) -> Me:
-        return Me(self.caller.name, self.caller.role, self.caller.login or None)
+        return Me(self.caller.name, self.caller.role, self.caller.login or None, self.caller.known)
 
     async def offer_login(self) -> OneTimeLogin:
         if self._parts.app is None:
@@ -160,8 +163,11 @@ class LocalTokens(Group):
         return Logins(self._settings.data_dir)
 
     def _visible(self) -> list[Login]:
-        every = RANK[self.caller.role] >= RANK["admin"]
-        return [one for one in self._logins.all() if every or one.name == self.caller.name]
+        caller = self.caller
+        if caller.guest:  # all browsers that one link let in have the same name
+            return [one for one in self._logins.all() if one.id == caller.login]
+        every = RANK[caller.role] >= RANK["admin"]
+        return [one for one in self._logins.all() if every or one.name == caller.name]
 
 
 @checked(ModelVerbs)

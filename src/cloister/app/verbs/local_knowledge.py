@@ -59,7 +59,7 @@ class LocalKnowledge(Group):
         from cloister.core.log import Index, effective
 
         events: tuple[Event, ...] = ()
-        name = await self._log.resolve(run)
+        name = await self._resolve(run)
         while page := await self._log.read(name, len(events)):
             events += page
         found = Index(effective(events)).of(NoteProposed)

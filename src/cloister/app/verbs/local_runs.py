@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -21,14 +21,12 @@ from cloister.core.addresses import check_address
 from cloister.core.errors import HostError, UserError
 from cloister.core.events import (
     AskAnswered,
-    AskRaised,
     Event,
     InterruptRequested,
     ModelChosen,
     PauseRequested,
     PromptReceived,
     QuestionAnswered,
-    QuestionAsked,
     ResumeRequested,
     RewindRequested,
     RunContinued,
@@ -42,12 +40,14 @@ from cloister.core.system import in_thread
 from cloister.core.text import one_line
 from cloister.log.api import RunFilter
 from cloister.log.attachments import Attachments
+from cloister.log.sqlite.reader import no_such_run
+from cloister.runs.event_text.questions import in_time, not_asked, only_one, question_of
 from cloister.sandbox.store.api import shortage
 
 KEY_CHARS = 100
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
     from cloister.app.overview import OverviewItem
     from cloister.app.verbs.records import ForgeCheck
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from cloister.core.ids import RunId
     from cloister.core.requests import Attachment, NewRun, Origin, Outcome, State
     from cloister.log.api import RunCount, RunRow
+    from cloister.log.hub import Direct
     from cloister.policy.api import Policy
     from cloister.runs.attempts.compare import Compared, Subject
     from cloister.runs.attempts.tree import TreeView
@@ -93,6 +94,8 @@ class LocalRuns(Group):
                 await origin.enter_async_context(self._parts.repositories.working(new.forked_from.run))
                 await self._parts.repositories.open(new.forked_from.run)
             others = () if new.forked_from is None else (new.forked_from.run,)
+            for other in others:
+                await self.standing(other, "operator")
             await in_thread(self._attachments.check, new.attachments, *others)
             run, made = await app.backbone.admit(new, self.caller.name)
             await in_thread(self._attachments.keep, run, new.attachments, *others)
@@ -125,15 +128,16 @@ class LocalRuns(Group):
         repo: str | None = None,
         who: str | None = None,
     ) -> tuple[RunRow, ...]:
-        cursor = None if before is None else await self._log.resolve(before)
+        cursor = None if before is None else await self._resolve(before)
         only = RunFilter(state, outcome, repo, who)
-        return tuple(self._with_pause(row) for row in await self._log.runs(limit, before=cursor, only=only))
+        found = await self._log.runs(limit, before=cursor, only=only, seen=self._seen_runs)
+        return tuple(self._with_pause(row) for row in found)
 
     async def counts(self) -> tuple[RunCount, ...]:
-        return await self._log.counts()
+        return await self._log.counts(self._seen_runs)
 
     async def row(self, run: str, *, told: bool = True) -> RunRow:
-        return self._with_pause(await self._log.row(await self._log.resolve(run), told=told))
+        return self._with_pause(await self._log.row(await self._resolve(run), told=told))
 
     async def view(self, run: str) -> RunView:
         from cloister.runs.view import fold
@@ -160,7 +164,7 @@ class LocalRuns(Group):
         before: int | None = None,
     ) -> tuple[Event, ...]:
         if attempt is None:
-            found = await self._log.resolve(run)
+            found = await self._resolve(run)
             if before is not None:  # numbers have no gaps
                 last = min(before - 1, (await self._log.row(found, told=False)).last_seq)
                 after = after if limit is None else max(after, last - limit)
@@ -174,23 +178,67 @@ class LocalRuns(Group):
 
     @asynccontextmanager
     async def _follow(
-        self, run: str, after: int, deltas: bool
+        self, run: str, after: int, deltas: bool, direct: Direct | None
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
-        found = await self._log.resolve(run)
-        async with self._log.follow(found, after, deltas=deltas) as items:
-            yield items
+        found = await self._resolve(run)
+        if self.caller.is_admin:
+            async with self._log.follow(found, after, deltas=deltas, direct=direct) as items:
+                yield items
+            return
+        repos, reach = (await self._log.row(found, told=False)).repos, self.reach
+
+        def take(event: Event) -> bool:
+            try:
+                return direct is not None and reach.sees(found, repos) and direct(event)
+            except HostError:  # the files of projects cannot be read: the stream ends with that
+                return False
+
+        async with (
+            self._log.follow(found, after, deltas=deltas, direct=direct and take) as items,
+            aclosing(self._while_seen(found, repos, items)) as seen,
+        ):
+            yield seen
+
+    async def _while_seen(
+        self, run: RunId, repos: tuple[str, ...], items: AsyncIterator[Event | Delta]
+    ) -> AsyncGenerator[Event | Delta]:
+        """The items, until a project takes the run from the caller, or the link to it ends."""
+        reach = self.reach
+        async for item in items:
+            if not reach.sees(run, repos):
+                raise no_such_run(run)
+            yield item
 
     def follow(
-        self, run: str, after: int = 0, *, deltas: bool = True
+        self, run: str, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
-        return self._follow(run, after, deltas)
+        return self._follow(run, after, deltas, direct)
 
     def overview(
         self, after: int | None = None, last: int = 200
     ) -> AbstractAsyncContextManager[AsyncIterator[OverviewItem]]:
         if self._parts.app is None:
             raise HostError("no_server", "Start a server to watch all runs: `cloister serve --background`.")
-        return self._parts.app.overview.follow(after, last)
+        opened = self._parts.app.overview.follow(after, last)
+        return opened if self.caller.is_admin else self._seen_of(opened)
+
+    @asynccontextmanager
+    async def _seen_of(
+        self, opened: AbstractAsyncContextManager[AsyncIterator[OverviewItem]]
+    ) -> AsyncGenerator[AsyncIterator[OverviewItem]]:
+        from cloister.app.overview import RunChanged, SandboxesChanged
+
+        reach = self.reach
+
+        async def those(items: AsyncIterator[OverviewItem]) -> AsyncGenerator[OverviewItem]:
+            async for item in items:
+                if isinstance(item, RunChanged) and not reach.sees(item.run.id, item.run.repos):
+                    continue
+                hidden = isinstance(item, SandboxesChanged) and not self.caller.known
+                yield SandboxesChanged(()) if hidden else item
+
+        async with opened as items, aclosing(those(items)) as found:
+            yield found
 
     async def _sent(self, run: RunId, key: str | None) -> Event | None:
         """The event of the caller's message with this key, if it came before. Raises `UserError` (`bad_key`)."""
@@ -204,7 +252,7 @@ class LocalRuns(Group):
 
     async def _steer(self, run: str, key: str | None, body: Callable[[str, str], FromOutside]) -> Event:
         """Append what `body` makes of the caller's name and key, once."""
-        found = await self._log.resolve(run)
+        found = await self._resolve(run)
         await self._sent(found, key)
         return await self._log.append_outside(found, body(self.caller.name, key or ""))
 
@@ -262,13 +310,13 @@ class LocalRuns(Group):
         return await self._steer(run, key, StopRequested)
 
     async def pause(self, run: str, key: str | None = None) -> Event:
-        row = await self._log.row(await self._log.resolve(run), told=False)
+        row = await self._log.row(await self._resolve(run), told=False)
         if await self._sent(row.id, key) is None and (held := await self._held(row)):
             raise UserError("run_paused", f"Run {row.id} is paused already. {pause_reason(held.who)}")
         return await self._steer(row.id, key, PauseRequested)
 
     async def resume(self, run: str, key: str | None = None) -> Event:
-        row = await self._log.row(await self._log.resolve(run), told=False)
+        row = await self._log.row(await self._resolve(run), told=False)
         done = await self._sent(row.id, key)
         if done is None and row.state != "finished" and not await self._held(row):
             raise UserError("run_not_paused", f"No person has paused run {row.id}.")
@@ -291,18 +339,19 @@ class LocalRuns(Group):
         from cloister.runs.view import fold
 
         events = await self._events(run)
+        role = (await self.standing(events[0].run))[1].approves
         if done := await self._sent(events[0].run, key):
-            body = AskAnswered(ask or _ask_of(done), answer, self.caller.name, self.caller.role, key or "")
+            body = AskAnswered(ask or _ask_of(done), answer, self.caller.name, role or "viewer", key or "")
             return await self._log.append_outside(events[0].run, body)
         pending = {each.ask: each for each in fold(events, time.time()).asks}
         if ask is None:
-            ask = _only_one(events[0].run, pending)
+            ask = only_one(events[0].run, pending)
         if ask not in pending:
-            raise _not_asked(events, ask, tuple(pending))
+            raise not_asked(events, ask, tuple(pending))
         approver = pending[ask].approver
-        if answer == "allow" and RANK[self.caller.role] < RANK[approver]:
+        if answer == "allow" and (role is None or RANK[role] < RANK[approver]):
             raise UserError("denied", f"Only the role {approver} may allow this: {pending[ask].rule}.")
-        body = AskAnswered(ask, answer, self.caller.name, self.caller.role, key or "")
+        body = AskAnswered(ask, answer, self.caller.name, role or "viewer", key or "")
         return await self._log.append_outside(events[0].run, body)
 
     async def reply(self, run: str, question: str | None, text: str, key: str | None = None) -> Event:
@@ -313,11 +362,11 @@ class LocalRuns(Group):
             if isinstance(done.body, QuestionAnswered | PromptReceived) and done.body.text.endswith(text):
                 return done
             raise UserError("key_taken", "This id was used for another message to this run: use a new one.")
-        asked = _question(events, question)
-        if _in_time(events, asked, None):
+        asked = question_of(events, question)
+        if in_time(events, asked, None):
             body = QuestionAnswered(asked.question, text, who, key or "")
             event = await self._log.append_outside(found, body)
-            if _in_time(await self._events(found), asked, event):
+            if in_time(await self._events(found), asked, event):
                 return event
             key = None  # the deadline came just before it
         said = f"Answer to your question {one_line(asked.text, 200)!r}: {text}"
@@ -414,7 +463,7 @@ class LocalRuns(Group):
         return await pack_change(self._parts.repositories, await self._events(run), have, folder)
 
     async def applied(self, run: str, where: str, branch: str) -> None:
-        found = await self._log.resolve(run)
+        found = await self._resolve(run)
         await self._note("Applied", run=found, where=where, branch=branch)
 
     async def pull_request(self, run: str, folder: str | None = None) -> ChangeDelivered:
@@ -513,14 +562,19 @@ class LocalRuns(Group):
 
         tree, now = self._settings.file.budgets, time.time()
         if run is None:
-            return BudgetReport(await self._log.totals(partial(accounts, tree, now)) or ())
+            every = await self._log.totals(partial(accounts, tree, now)) or ()
+            reach = self.reach
+            hidden = [
+                one for one in every if one.level == "project" and reach.standing(None, [one.name]) is None
+            ]
+            return BudgetReport(tuple(one for one in every if one not in hidden))
         events = await self._events(run)
         outer = await self._log.totals(partial(above, tree, now, events[0].run)) or ()
         return BudgetReport((*outer, *run_accounts(events)))
 
     async def _events(self, run: str) -> tuple[Event, ...]:
         """The whole log of a run; it is never empty."""
-        return await self._read(await self._log.resolve(run), 0, None)
+        return await self._read(await self._resolve(run), 0, None)
 
     async def _read(self, run: RunId, after: int, limit: int | None) -> tuple[Event, ...]:
         if limit is not None:
@@ -551,6 +605,7 @@ class LocalRuns(Group):
 
         if problem := check_new_run(new):
             raise UserError("bad_run", problem)
+        standing = self.reach.must_be("operator", None, [one.repo for one in new.repositories])
         access = model_access(self._settings)
         harnesses = {harness_for(access, new, wish): None for wish in wishes(new)}
         for name in harnesses:
@@ -561,7 +616,7 @@ class LocalRuns(Group):
             models = chosen(access, "code", job_of(new))
         recipe(new.template)
         above = await self._rules_above(new)
-        check_role(above, new, self.caller.role)
+        check_role(above, new, standing.role)
         check_allowed((*above, run_layer(new)), tier=new.tier, models=models, harnesses=harnesses)
         for wish in new.attempts:
             if wish.model is not None:
@@ -583,62 +638,3 @@ def _check_text(text: str) -> None:
         raise UserError("empty_message", "The message is empty: say what the run should do.")
     if len(text.encode("utf-8", errors="replace")) > limits.PROMPT_BYTES:
         raise UserError("too_large", f"A message has at most {limits.PROMPT_BYTES:,} bytes.")
-
-
-def _question(events: Sequence[Event], name: str | None) -> QuestionAsked:
-    """The question of the model that a person answers: by its id, or the only one without an answer of a person."""
-    index, run = Index(events), events[0].run
-    answered = {body.question for body in index.of(QuestionAnswered) if body.who != "deadline"}
-    answered |= {body.ref for body in index.of(PromptReceived)}
-    asked = {body.question: body for body in index.of(QuestionAsked)}
-    left = [each for each in asked.values() if each.question not in answered]
-    if name is None:
-        now = time.time()
-        waiting = [each for each in left if each.deadline > now] or left
-        if not waiting:
-            raise UserError(
-                "no_such_question",
-                f"The model of run {run} asks nothing. Answer a rule's question with allow or deny.",
-            )
-        if len(waiting) > 1:
-            named = "; ".join(f"{each.question} ({one_line(each.text, 60)})" for each in waiting)
-            raise UserError("several_questions", f"Run {run} asks several questions, so name one: {named}.")
-        return waiting[0]
-    if name not in asked:
-        raise UserError("no_such_question", f"The model of run {run} never asked {name[:64]!r}.")
-    if name in answered:
-        raise UserError(
-            "question_answered", f"{name} is answered already: `cloister say` tells the run more."
-        )
-    return asked[name]
-
-
-def _in_time(events: Sequence[Event], asked: QuestionAsked, own: Event | None) -> bool:
-    """Whether no answer, nor the deadline, came before `own`, or before now."""
-    found = Index(events).events(QuestionAnswered)
-    first = next((event for event, body in found if body.question == asked.question), None)
-    if own is None:
-        return first is None and asked.deadline > time.time()
-    return first == own
-
-
-def _only_one(run: RunId, pending: dict[str, AskRaised]) -> str:
-    if not pending:
-        raise UserError("no_such_ask", f"Run {run} asks nothing now: it waits for no answer.")
-    if len(pending) > 1:
-        named = "; ".join(f"{ask} ({one_line(body.action, 60)})" for ask, body in pending.items())
-        raise UserError("several_asks", f"Run {run} asks several questions, so name one: {named}.")
-    return next(iter(pending))
-
-
-def _not_asked(events: Sequence[Event], ask: str, pending: Sequence[str]) -> UserError:
-    """Why `ask`, which is not pending, cannot be answered."""
-    waiting = f"it waits for {', '.join(pending)}" if pending else "it waits for no answer"
-    given = [
-        each.body.answer for each in events if isinstance(each.body, AskAnswered) and each.body.ask == ask
-    ]
-    if given:
-        return UserError("ask_answered", f"{ask[:64]} is answered already: {given[-1]}.")
-    if any(isinstance(each.body, AskRaised) and each.body.ask == ask for each in events):
-        return UserError("ask_answered", f"The deadline of {ask[:64]} has passed: {waiting}.")
-    return UserError("no_such_ask", f"Run {events[0].run} never asked {ask[:64]!r}: {waiting}.")

@@ -193,7 +193,7 @@ class LocalSandboxes(_InSandboxes):
         return await resolved(self, name)
 
     async def of_run(self, run: str) -> tuple[SandboxInfo, ...]:
-        found = await self._log.resolve(run)
+        found = await self._resolve(run)
         return tuple(one.info for one in self._parts.app.of_runs.of_run(found)) if self._parts.app else ()
 
     async def fork(self, sandbox: str, count: int = 1) -> tuple[SandboxInfo, ...]:

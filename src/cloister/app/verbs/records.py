@@ -324,6 +324,8 @@ class Me(msgspec.Struct, frozen=True):
     role: Role
     login: str | None
     """The id of the browser's login; None for a token."""
+    known: bool = True
+    """Whether `role` is one on the server; False: only projects and links let the caller in."""
 
 
 class LocalModel(msgspec.Struct, frozen=True):

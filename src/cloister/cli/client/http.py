@@ -321,6 +321,7 @@ _RECORDS = {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
         "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo TriggerInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
+        "cloister.app.people.projects": "Access MadeShare Project ShareInfo",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.workbench.contexts": "CodeContext CodeResult",
         "cloister.app.verbs.tools": "ToolList ToolTried",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cloister.cli.client.remote_sandboxes import RemoteFiles, RemoteSandboxes
     from cloister.core.ids import RunId
     from cloister.core.requests import Attachment
+    from cloister.log.hub import Direct
     from cloister.sandbox.api import SnapshotInfo
 
 EVENTS_PAGE = 10_000
@@ -74,7 +75,7 @@ class RemoteRuns(Group, api.RunVerbs):
 
     @asynccontextmanager
     async def follow(
-        self, run: str, after: int = 0, *, deltas: bool = True
+        self, run: str, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
         found = (await self.row(run)).id
         async with aclosing(self._follow(found, after, deltas)) as items:
@@ -168,6 +169,7 @@ class RemoteVerbs:
         self.policy = over_http(api.PolicyVerbs, transport)
         self.triggers = over_http(api.TriggerVerbs, transport)
         self.environments = over_http(api.EnvironmentVerbs, transport)
+        self.people = over_http(api.PeopleVerbs, transport)
 
     @property
     def tools(self) -> ToolVerbs:

@@ -24,12 +24,12 @@ from cloister.core.events import (
 )
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
-from cloister.log.api import Changes, Fence, Hold, RunCount, RunFilter, RunRow, Totals
+from cloister.log.api import Changes, Fence, Hold, Latency, RunCount, RunFilter, RunRow, Seen, Totals
 from cloister.log.audit.chain import UNCHECKED
 from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
 from cloister.log.audit.head import HeadFile
 from cloister.log.audit.keys import KEY_FILE, HostKey
-from cloister.log.hub import Hub, Subscription
+from cloister.log.hub import Direct, Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.reader import PAGE, AuditReader, LogReader, Page
 from cloister.log.sqlite.transactions import encoded, from_a_person
@@ -46,38 +46,38 @@ class Follower:
         self._read = read
         """Reads the page after a sequence number."""
         self._live = live
-        self._cursor = after
+        self._live.position = after
         self._ended = False
 
     async def items(self) -> AsyncGenerator[Event | Delta]:
         """Yield everything after the start, until the run is finished."""
         while not self._ended:
             item = await self._live.next()
-            if isinstance(item, Event) and item.seq <= self._cursor:
+            if isinstance(item, Event) and item.seq <= self._live.position:
                 continue
-            if item is None or (isinstance(item, Event) and item.seq > self._cursor + 1):
+            if item is None or (isinstance(item, Event) and item.seq > self._live.position + 1):
                 # A hint to read the log, or a gap because another process wrote: the log has everything.
                 async with aclosing(self._from_log()) as events:
                     async for event in events:
                         yield event
                 continue
             if isinstance(item, Event):
-                self._cursor, self._ended = item.seq, isinstance(item.body, RunFinished)
+                self._live.position, self._ended = item.seq, isinstance(item.body, RunFinished)
             yield item
 
     async def _from_log(self) -> AsyncGenerator[Event]:
         more = True
         while more and not self._ended:
-            page = await self._read(self._cursor)
+            page = await self._read(self._live.position)
             for event in page.events:
-                self._cursor = event.seq
+                self._live.position = event.seq
                 yield event
             if page.events:  # a `RunFinished` with more behind it is only the end of a round
                 self._ended = not page.more and isinstance(page.events[-1].body, RunFinished)
             else:
-                self._ended = page.finished and self._cursor >= page.last_seq
+                self._ended = page.finished and self._live.position >= page.last_seq
             more = page.more
-        self._live.caught_up(self._cursor)
+        self._live.caught_up(self._live.position)
 
 
 T = TypeVar("T")
@@ -105,6 +105,10 @@ class SqliteBackbone:
         self._now = lambda: exact(now())
         self._reading = anyio.CapacityLimiter(1)
         """One connection serves one reader at a time."""
+
+    @property
+    def latency(self) -> Latency:
+        return self._writer.latency
 
     async def admit(self, new: NewRun, who: str) -> tuple[RunId, bool]:
         if problem := check_new_run(new):
@@ -208,7 +212,7 @@ class SqliteBackbone:
 
     @asynccontextmanager
     async def follow(
-        self, run: RunId, after: int = 0, *, deltas: bool = True
+        self, run: RunId, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AsyncGenerator[AsyncIterator[Event | Delta]]:
         await self.row(run, told=False)
 
@@ -217,7 +221,7 @@ class SqliteBackbone:
 
         try:
             # Subscribe before reading the log: an event appended meanwhile is in one of them, or in both.
-            with self._hub.subscribe(run, deltas=deltas) as live:
+            with self._hub.subscribe(run, deltas=deltas, direct=direct) as live:
                 self._writer.watch(True)
                 async with aclosing(Follower(read, live, max(after, 0)).items()) as items:
                     yield items
@@ -234,11 +238,12 @@ class SqliteBackbone:
         before: RunId | None = None,
         only: RunFilter | None = None,
         told: bool = True,
+        seen: Seen | None = None,
     ) -> tuple[RunRow, ...]:
-        return await self._read(partial(self._reader.rows, limit, before, only, told=told))
+        return await self._read(partial(self._reader.rows, limit, before, only, told=told, seen=seen))
 
-    async def counts(self) -> tuple[RunCount, ...]:
-        return await self._read(self._reader.counts)
+    async def counts(self, seen: Seen | None = None) -> tuple[RunCount, ...]:
+        return await self._read(partial(self._reader.counts, seen))
 
     async def row(self, run: RunId, *, told: bool = True) -> RunRow:
         return await self._read(partial(self._reader.row, run, told=told))
@@ -261,8 +266,8 @@ class SqliteBackbone:
         finally:
             self._writer.watch(not self._hub.idle)
 
-    async def resolve(self, prefix: str) -> RunId:
-        return await self._read(partial(self._reader.resolve, prefix))
+    async def resolve(self, prefix: str, seen: Seen | None = None) -> RunId:
+        return await self._read(partial(self._reader.resolve, prefix, seen))
 
     async def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Do `work`, which adds no events, in a transaction of the writer."""

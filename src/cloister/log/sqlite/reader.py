@@ -1,8 +1,10 @@
 """Reading the log and the audit with nothing but SQLite, for the backbone and for commands that must start fast."""
 
 import sqlite3
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -13,7 +15,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
-from cloister.log.api import Changes, RunCount, RunFilter, RunRow, Totals
+from cloister.log.api import Changes, RunCount, RunFilter, RunRow, Seen, Totals
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.sqlite.audit import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
 from cloister.log.sqlite.ledger import SqliteTotals
@@ -72,6 +74,20 @@ def sent(db: sqlite3.Connection, run: RunId, num: int, who: str, key: str) -> Ev
     return None if found is None else Event(run, found[0], found[1], decode_body(found[2]))
 
 
+class _Also(msgspec.Struct, frozen=True):
+    repo: str
+
+
+class _Request(msgspec.Struct, frozen=True):
+    also: tuple[_Also, ...] = ()
+
+
+class _Admitted(msgspec.Struct, frozen=True):
+    """Of the first event of a run, its other repositories."""
+
+    request: _Request = _Request()
+
+
 def _nobody(_: OwnerId) -> bool:
     return False
 
@@ -123,6 +139,8 @@ def _mark(kind: str) -> bytes:
     return f'{{"type":"{kind}"'.encode()
 
 
+KNOWN_RUNS = 100_000
+"""Runs whose other repositories are remembered."""
 PAGE_EVENTS = 256
 PAGE_BYTES = 8_388_608
 """A page ends after the event that reaches either limit."""
@@ -146,6 +164,7 @@ class LogReader(_Reader):
         super().__init__(path)
         self._owner_lives = owner_lives
         self._folds = Folds()
+        self._also: dict[int, tuple[str, ...]] = {}
 
     def _upgrade(self, version: int) -> None:
         if version < 2:  # its runs have no `who`
@@ -158,6 +177,7 @@ class LogReader(_Reader):
         only: RunFilter | None = None,
         *,
         told: bool = True,
+        seen: Seen | None = None,
     ) -> tuple[RunRow, ...]:
         """Return runs, newest first; after the run `before` in that order. Raises `UserError` (`no_such_run`)."""
         if self._db is None:
@@ -170,17 +190,52 @@ class LogReader(_Reader):
         query = f"SELECT {COLUMNS} FROM runs WHERE num < :num{where} ORDER BY num DESC LIMIT :limit"  # noqa: S608
         with mapped(self._path):
             num = _NUM_MAX if before is None else find(self._db, before)[0]
-            found = self._db.execute(query, {**wanted, "num": num, "limit": limit}).fetchall()
-            return tuple(self._row(self._db, cast(Record, record), told=told) for record in found)
+            most = limit if seen is None else -1
+            with closing(self._db.execute(query, {**wanted, "num": num, "limit": most})) as found:
+                records = islice(self._shown(self._db, found, seen), limit)
+                return tuple(self._row(self._db, record, told=told) for record in records)
 
-    def counts(self) -> tuple[RunCount, ...]:
+    def _shown(self, db: sqlite3.Connection, found: Iterable[object], seen: Seen | None) -> Iterator[Record]:
+        for one in found:
+            record = cast(Record, one)
+            num, name, repo = record[0], record[1], record[6]
+            if seen is None or seen(RunId(name), (repo, *self._repos(db, num))):
+                yield record
+
+    def _repos(self, db: sqlite3.Connection, num: int) -> tuple[str, ...]:
+        """The other repositories of a run, which never change."""
+        if num not in self._also:
+            (body,) = db.execute("SELECT body FROM events WHERE run = ? AND seq = 1", (num,)).fetchone()
+            try:
+                admitted = msgspec.json.decode(body, type=_Admitted)
+            except msgspec.MsgspecError:
+                admitted = _Admitted()
+            if len(self._also) >= KNOWN_RUNS:
+                self._also.clear()
+            self._also[num] = tuple(one.repo for one in admitted.request.also)
+        return self._also[num]
+
+    def counts(self, seen: Seen | None = None) -> tuple[RunCount, ...]:
         """Count all runs by state and outcome."""
         if self._db is None:
             return ()
         state = "CASE WHEN state = 'running' AND reason IS NOT NULL THEN 'paused' ELSE state END"
+        if seen is not None:
+            return self._counts_of(state, seen)
         query = f"SELECT {state}, outcome, COUNT(*) FROM runs GROUP BY 1, 2 ORDER BY 1, 2"  # noqa: S608
         with mapped(self._path):
             return tuple(RunCount(*row) for row in self._db.execute(query).fetchall())
+
+    def _counts_of(self, state: str, seen: Seen) -> tuple[RunCount, ...]:
+        if self._db is None:
+            return ()
+        query = f"SELECT {COLUMNS}, {state} FROM runs"  # noqa: S608
+        with mapped(self._path), closing(self._db.execute(query)) as found:
+            counts: Counter[tuple[State, Outcome | None]] = Counter(
+                (cast(State, record[-1]), record[3]) for record in self._shown(self._db, found, seen)
+            )
+        pairs = sorted(counts.items(), key=lambda each: (each[0][0], each[0][1] or ""))
+        return tuple(RunCount(one, outcome, runs) for (one, outcome), runs in pairs)
 
     def row(self, run: RunId, *, told: bool = True) -> RunRow:
         if self._db is None:
@@ -303,20 +358,18 @@ class LogReader(_Reader):
             finally:
                 self._db.execute("ROLLBACK")
 
-    def resolve(self, prefix: str) -> RunId:
+    def resolve(self, prefix: str, seen: Seen | None = None) -> RunId:
         """As `Backbone.resolve`."""
         if self._db is None or not prefix or not prefix.isascii():
             raise no_such_run(prefix)
-        with mapped(self._path):
-            if prefix == "last":
-                found = self._db.execute("SELECT id FROM runs ORDER BY num DESC LIMIT 1").fetchall()
-            else:
-                found = self._db.execute(
-                    "SELECT id FROM runs WHERE substr(id, 1, length(?1)) = ?1 "
-                    "OR substr(id, 3, length(?1)) = ?1 ORDER BY id <> ?1, num DESC LIMIT 3",
-                    (prefix,),
-                ).fetchall()
-        ids = [RunId(name) for (name,) in found]
+        which = "WHERE substr(id, 1, length(?1)) = ?1 OR substr(id, 3, length(?1)) = ?1 ORDER BY id <> ?1,"
+        query = f"SELECT {COLUMNS} FROM runs {'ORDER BY' if prefix == 'last' else which} num DESC"  # noqa: S608
+        most = 1 if prefix == "last" else 3
+        with (
+            mapped(self._path),
+            closing(self._db.execute(query, () if prefix == "last" else (prefix,))) as found,
+        ):
+            ids = [RunId(record[1]) for record in islice(self._shown(self._db, found, seen), most)]
         if not ids:
             raise no_such_run(prefix)
         if len(ids) > 1 and ids[0] != prefix:
@@ -365,6 +418,9 @@ class LogReader(_Reader):
             phase_since=since,
             reds=tuple(fold.reds),
             ahead=ahead,
+            also=self._repos(db, num),
+            stuck=None if state == "finished" else fold.stuck,
+            phase_usual=None if phase is None else self._folds.usual(db, repo, phase),
         )
 
 

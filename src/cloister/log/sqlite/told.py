@@ -8,6 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import closing
+from statistics import median
 
 import msgspec
 
@@ -30,6 +31,7 @@ _KINDS = (
     "ChecksRan",
     "ModelReplied",
     "ModelSpent",
+    "StuckNoticed",
 )
 
 
@@ -79,6 +81,7 @@ class _Fields(msgspec.Struct, frozen=True):
     phase: Phase = "work"
     comparison: _Compared | None = None
     cost: float | None = None
+    seconds: float = 0.0
 
 
 _decode = msgspec.json.Decoder(_Fields).decode
@@ -94,6 +97,10 @@ class Told:
         self._phases: list[tuple[Phase, float]] = []
         self.reds: list[int] = []
         self.cost: float | None = None
+        self.stuck: int | None = None
+        """The last event that says so, in this round."""
+        self.took: dict[Phase, float] = {}
+        """The seconds of each phase that has ended, all times together."""
 
     def read(self, db: sqlite3.Connection, num: int, last: int) -> None:
         """Continue with the events up to `last`."""
@@ -132,12 +139,22 @@ class Told:
     def _ask_again(self, body: _Fields) -> None:
         if body.type == "RunContinued":
             self._questions.clear()
+            self.stuck = None
         # The calls of an unfinished turn are made again, and ask again.
         self._asks = {
             name: ask
             for name, ask in self._asks.items()
             if body.attempt is not None and ask.attempt != body.attempt
         }
+
+    def _phase(self, at: float, body: _Fields) -> None:
+        if body.type == "PhaseStarted":
+            self._phases.append((body.phase, at))
+        elif body.type == "PhaseEnded":
+            self._phases = [each for each in self._phases if each[0] != body.phase]
+            self.took[body.phase] = self.took.get(body.phase, 0.0) + body.seconds
+        else:
+            self._phases.clear()
 
     def _add(self, seq: int, at: float, body: _Fields) -> None:
         match body.type:
@@ -151,12 +168,10 @@ class Told:
                 self._question(seq, body)
             case "RunContinued" | "RunResumed":
                 self._ask_again(body)
-            case "RunClaimed" | "RunPaused":
-                self._phases.clear()
-            case "PhaseStarted":
-                self._phases.append((body.phase, at))
-            case "PhaseEnded":
-                self._phases = [each for each in self._phases if each[0] != body.phase]
+            case "StuckNoticed":
+                self.stuck = seq
+            case "RunClaimed" | "RunPaused" | "PhaseStarted" | "PhaseEnded":
+                self._phase(at, body)
             case "BaselineTaken" | "ChecksRan" if body.comparison is not None:
                 self.reds = [*self.reds, body.comparison.red][-REDS:]
             case _:
@@ -165,11 +180,41 @@ class Told:
             self.cost = (self.cost or 0.0) + body.cost
 
 
+def _medians(runs: list[dict[Phase, float]]) -> dict[Phase, float]:
+    every: dict[Phase, list[float]] = {}
+    for took in runs:
+        for name, seconds in took.items():
+            every.setdefault(name, []).append(seconds)
+    found: dict[Phase, float] = {}
+    for name, values in every.items():
+        found[name] = median(values)
+    return found
+
+
+EARLIER, EARLIER_SECONDS, REPOS = 20, 60.0, 500
+"""Finished runs of a repository that tell how long a phase usually takes, and how long the answer is kept, for how many."""
+
+
 class Folds:
     """The folds that a reader has begun; those of the runs that were asked for last are kept."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[int, Told] = OrderedDict()
+        self._usual: OrderedDict[str, tuple[float, dict[Phase, float]]] = OrderedDict()
+
+    def usual(self, db: sqlite3.Connection, repo: str, phase: Phase) -> float | None:
+        """The median seconds of a phase in the newest finished runs of a repository; None without any."""
+        since, found = self._usual.get(repo, (-EARLIER_SECONDS, {}))
+        if time.monotonic() - since >= EARLIER_SECONDS:
+            query = "SELECT num, last_seq FROM runs WHERE repo = ? AND state = 'finished' ORDER BY num DESC LIMIT ?"
+            runs = [
+                self.of(db, num, last).took for num, last in db.execute(query, (repo, EARLIER)).fetchall()
+            ]
+            found = _medians(runs)
+            self._usual[repo] = (time.monotonic(), found)
+            if len(self._usual) > REPOS:
+                self._usual.popitem(last=False)
+        return found.get(phase)
 
     def of(self, db: sqlite3.Connection, num: int, last: int) -> Told:
         told = self._known.pop(num, None) or Told()

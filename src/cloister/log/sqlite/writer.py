@@ -17,6 +17,7 @@ import anyio
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.core.events import Event
 from cloister.core.system import in_thread
+from cloister.log.api import Latency
 from cloister.log.audit.head import HeadFile
 from cloister.log.hub import Hub
 from cloister.log.sqlite.audit import StoredChain
@@ -82,6 +83,7 @@ class Writer:
         self._bell, ring = socket.socketpair()
         self._bell.setblocking(False)
         self._thread = _Thread(db, path, ring)
+        self.latency = Latency()
         # Callers wait shielded, so the task that answers them must survive a cancellation too.
         self._serving = anyio.CancelScope(shield=True)
 
@@ -90,7 +92,7 @@ class Writer:
 
         Once handed over, it is completed even if the caller is cancelled.
         """
-        done = anyio.Event()
+        begun, done = time.monotonic(), anyio.Event()
         job: _Job[T] = _Job(work, done)
         async with self._slots:
             self._thread.put(job)  # pyright: ignore[reportArgumentType] — the thread never reads the answer
@@ -101,6 +103,7 @@ class Writer:
                 raise HostError(
                     "disk_failed", f"Writing {self._path} takes too long: check the disk."
                 ) from error
+        self.latency.add(time.monotonic() - begun)
         return job.result()
 
     def watch(self, on: bool) -> None:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from litestar.di import NamedDependency
 
-from cloister.app.verbs.declare import is_inside, role_of
+from cloister.app.verbs.declare import is_inside, role_of, scope_of
 
 if TYPE_CHECKING:
     from cloister.app.verbs.api import Verbs  # noqa: F401  (named as text below)
@@ -33,7 +33,7 @@ def of(
     reads: bool = False,
 ) -> dict[str, Any]:
     """Arguments of a route that calls `verb`. `reads` marks a `POST` that changes nothing: the audit skips it."""
-    opt: dict[str, Any] = {"role": role_of(verb), "reads": reads} | (
+    opt: dict[str, Any] = {"role": role_of(verb), "reads": reads, "scope": scope_of(verb)} | (
         {"inside": True} if is_inside(verb) else {}
     )
     told: dict[str, Any] = {"opt": opt}

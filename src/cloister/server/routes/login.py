@@ -10,6 +10,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
 from cloister.app.logins import LOGIN_SECONDS, Login, Logins
+from cloister.app.people.projects import People
 from cloister.app.verbs.api import TokenVerbs
 from cloister.app.verbs.records import LoginInfo, Me, OneTimeLogin
 from cloister.server.audit_log import Notes
@@ -42,6 +43,20 @@ async def admit(logins: Logins, notes: Notes, secret: str) -> tuple[str, Login]:
     return cookie, made
 
 
+async def let_in(
+    logins: Logins, people: People, notes: Notes, secret: str, cookie: bytes
+) -> tuple[str | None, Login, str]:
+    """The run that a link leads to, and the login that sees it: that of `cookie`, or a new one with its own cookie."""
+    share = await to_thread.run_sync(people.opened, secret.encode("utf-8", "replace"))
+    own = await to_thread.run_sync(logins.find, cookie) if cookie else None
+    if own is not None:
+        made, fresh = await to_thread.run_sync(logins.open_share, own, share.id), None
+    else:
+        fresh, made = await to_thread.run_sync(logins.begin_as_guest, share.id, share.until)
+    await notes.note("ShareOpened", made.name, {"login": made.id, "share": share.id, "run": share.run})
+    return fresh, made, share.run
+
+
 def set_cookie(request: Request[Any, Any, State], value: str) -> str:
     """The header that gives the browser its login, or takes it away if `value` is empty."""
     host = request.headers.get("host", "").lower().encode()
@@ -62,7 +77,9 @@ async def log_in(
     data: JSONBody[Secret], request: Request[Any, Any, State], admit: NamedDependency["Admit"]
 ) -> Response[Me]:
     cookie, made = await admit(data.secret)
-    return Response(Me(made.name, made.role, made.id), headers={"set-cookie": set_cookie(request, cookie)})
+    return Response(
+        Me(made.name, made.role, made.id, made.known), headers={"set-cookie": set_cookie(request, cookie)}
+    )
 
 
 @post("/v1/logout", **of(TokenVerbs.end_login, "End the login of this browser", "logout", 200))

@@ -18,6 +18,7 @@ from litestar.params import QueryParameter
 
 from cloister.app.logins import Login, Logins
 from cloister.app.people.oidc import FLOW_SECONDS, LoginProvider
+from cloister.app.people.projects import GROUP, GUEST, People
 from cloister.app.tokens import Tokens
 from cloister.core.errors import CloisterError, UserError
 from cloister.server.audit_log import Notes
@@ -53,8 +54,15 @@ class Desk:
     """Lets people in whom the provider names."""
 
     def __init__(
-        self, provider: LoginProvider | None, logins: Logins, tokens: Tokens, user: str, notes: Notes
+        self,
+        provider: LoginProvider | None,
+        logins: Logins,
+        tokens: Tokens,
+        user: str,
+        notes: Notes,
+        people: People,
     ) -> None:
+        self._people = people
         self._provider = provider
         self._logins = logins
         self._tokens = tokens
@@ -89,13 +97,23 @@ class Desk:
                 "denied",
                 f"{person.name} is the name of a token or an account of this server: remove that token.",
             )
-        groups = tuple(one for one in person.groups if one in self.provider.entry.groups)
+        members = {who for one in self._people.projects() for who in one.members}
+        named = {
+            *self.provider.entry.groups,
+            *(who.removeprefix(GROUP) for who in members if who.startswith(GROUP)),
+        }
+        groups = tuple(one for one in person.groups if one in named)
         role = self.provider.role_of(groups)
-        if role is None:
-            raise UserError("denied", f"None of the groups of {person.name} has a role on this server.")
+        if role is None and members.isdisjoint({person.name, *(f"{GROUP}{one}" for one in groups)}):
+            raise UserError(
+                "denied",
+                f"None of the groups of {person.name} has a role on this server, and no project names them.",
+            )
+        if person.name.startswith(GUEST):
+            raise UserError("denied", f"A name cannot begin with {GUEST!r}.")
         issuer = self.provider.entry.issuer
         made, login = await to_thread.run_sync(self._logins.begin, person.name, role, issuer, groups)
-        detail = {"login": login.id, "role": role, "provider": issuer, "groups": groups}
+        detail = {"login": login.id, "role": role or "none", "provider": issuer, "groups": groups}
         await self._notes.note("LoginBegun", person.name, detail)
         return made, login, person.next
 

@@ -24,6 +24,8 @@ ADDRESSES = [
     "/budgets",
     "/models",
     "/machine",
+    "/projects",
+    "/share",
 ]
 """The pages. Which one is shown is decided in the browser."""
 

@@ -1,23 +1,25 @@
 """Routes of runs: submit, look, steer, branch, compare, hand over."""
 
-from itertools import islice
+from collections.abc import Iterator
+from itertools import accumulate, islice
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import MediaType, Request, Response, delete, get, post, put
 from litestar.datastructures import State as RequestState
+from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import HeaderParameter, JSONBody, PathParameter, QueryParameter
 
 from cloister.app.triggers import check_key
-from cloister.app.verbs.api import RunVerbs
+from cloister.app.verbs.api import RunVerbs, SandboxVerbs
 from cloister.app.verbs.records import Admitted, ChangePack, ForgeCheck, RunWish
 from cloister.core.errors import UserError
 from cloister.core.events import ChangeDelivered, Event
 from cloister.core.ids import RunId
 from cloister.core.limits import IMAGE_BYTES
 from cloister.core.requests import Attachment, Origin, Outcome, State, sniffed
-from cloister.log.api import RunCount, RunRow
+from cloister.log.api import Latency, RunCount, RunRow
 from cloister.runs.attempts.compare import Compared
 from cloister.runs.attempts.tree import TreeView
 from cloister.runs.attempts.why import LineOrigin
@@ -223,10 +225,10 @@ async def count_runs(verbs: Given) -> tuple[RunCount, ...]:
 
 @get(
     "/v1/metrics",
-    **of(RunVerbs.counts, "Numbers for a monitor, in the text format of Prometheus", "metrics"),
+    **of(SandboxVerbs.list, "Numbers for a monitor, in the text format of Prometheus", "metrics"),
     media_type="text/plain; version=0.0.4",
 )
-async def metrics(verbs: Given) -> str:
+async def metrics(verbs: Given, latency: NamedDependency[Latency]) -> str:
     counts = await verbs.runs.counts()
     asking = sum(row.asks > 0 for row in await verbs.runs.list(1_000, state="running"))
     runs = [
@@ -242,13 +244,24 @@ async def metrics(verbs: Given) -> str:
         "# HELP cloister_sandboxes Sandboxes made by hand that live.",
         "# TYPE cloister_sandboxes gauge",
         f"cloister_sandboxes {len(await verbs.sandboxes.list())}",
+        "# HELP cloister_log_write_seconds From the call of a write to the log until it is durable.",
+        "# TYPE cloister_log_write_seconds histogram",
+        *_histogram("cloister_log_write_seconds", latency),
     ]
     return "\n".join(lines) + "\n"
 
 
-@get("/metrics", include_in_schema=False, media_type="text/plain; version=0.0.4", **of(RunVerbs.counts))
-async def usual_metrics(verbs: Given) -> str:
-    return await metrics.fn(verbs)
+def _histogram(name: str, latency: Latency) -> Iterator[str]:
+    sums = list(accumulate(latency.counts))
+    for bound, count in zip((*map(str, latency.BOUNDS), "+Inf"), sums, strict=True):
+        yield f'{name}_bucket{{le="{bound}"}} {count}'
+    yield f"{name}_sum {latency.seconds:.6f}"
+    yield f"{name}_count {sums[-1]}"
+
+
+@get("/metrics", include_in_schema=False, media_type="text/plain; version=0.0.4", **of(SandboxVerbs.list))
+async def usual_metrics(verbs: Given, latency: NamedDependency[Latency]) -> str:
+    return await metrics.fn(verbs, latency)
 
 
 @get("/v1/runs/{run:str}", **of(RunVerbs.view, "One run as it stands", "getRun"))

@@ -7,7 +7,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import anyio
 from litestar import Request, Response, asgi, get, websocket
@@ -70,10 +70,16 @@ def _over(wire: Wire) -> Send:
     return send
 
 
-async def _follow(
-    verbs: Given, sockets: Sockets, caller: Caller, row: RunRow, after: int, send: Send
-) -> Ending:
-    async with verbs.runs.follow(row.id, after) as items:
+class _To(NamedTuple):
+    """Where a stream goes: by the messages of its task, and where possible in one write without it."""
+
+    send: Send
+    wire: Wire | None = None
+
+
+async def _follow(verbs: Given, sockets: Sockets, caller: Caller, row: RunRow, after: int, to: _To) -> Ending:
+    send, direct = to.send, to.wire and partial(_push, sockets, caller, to.wire)
+    async with verbs.runs.follow(row.id, after, direct=direct) as items:
         async for item in items:
             if not caller.holds():  # a token may be removed while its holder watches
                 return Ending(REVOKED, "The token was removed.")
@@ -82,6 +88,14 @@ async def _follow(
             else:
                 await send(Message(encode(DeltaMessage(item)).decode()))
     return Ending(NORMAL, "The run is finished.")
+
+
+def _push(sockets: Sockets, caller: Caller, wire: Wire, event: Event) -> bool:
+    """Send an event to one of many in the turn in which it became durable, with the bytes that all of them get."""
+    try:
+        return caller.holds() and wire.push(sockets.texts.frame(event))
+    except CloisterError:  # the file of tokens is broken: the stream ends with that
+        return False
 
 
 async def _tell_watchers(sockets: Sockets, caller: Caller, row: RunRow, send: Send) -> Ending:
@@ -121,7 +135,7 @@ async def stream(socket: Socket, verbs: Given, sockets: Shared, caller: Calling,
         after = begin(asked.get("after"), asked.get("last"), row.last_seq)
         send = _over(wire)
         return (
-            partial(_follow, verbs, sockets, caller, row, after, send),
+            partial(_follow, verbs, sockets, caller, row, after, _To(send, wire)),
             partial(_tell_watchers, sockets, caller, row, send),
             partial(_listen, verbs, row, wire),
         )
@@ -152,7 +166,7 @@ async def stream_events(  # noqa: PLR0913  (each is a parameter of the request)
 
     def parts(send: Send) -> tuple[Part, ...]:
         return (
-            partial(_follow, verbs, sockets, caller, row, since, send),
+            partial(_follow, verbs, sockets, caller, row, since, _To(send)),
             partial(_tell_watchers, sockets, caller, row, send),
         )
 

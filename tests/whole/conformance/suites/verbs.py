@@ -66,6 +66,7 @@ GROUPS = {
     "triggers": api.TriggerVerbs,
     "knowledge": KnowledgeVerbs,
     "tools": ToolVerbs,
+    "people": api.PeopleVerbs,
 }
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),
@@ -80,6 +81,7 @@ ARGUMENTS: dict[str, object] = {
     "to": 1,
     "port": 80,
     "data": b"x",
+    "repos": ("x/*",),
     "after": 0,
     "until": 1,
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from cloister.app.verbs.api.operating import AuditVerbs, ModelVerbs, PolicyVerbs, TemplateVerbs, TokenVerbs
+from cloister.app.verbs.api.people import PeopleVerbs
 from cloister.app.verbs.api.runs import EnvironmentVerbs, RunVerbs, TriggerVerbs
 from cloister.app.verbs.api.sandboxes import Attached, FileVerbs, SandboxVerbs, SnapshotVerbs, Steered
 
@@ -25,6 +26,7 @@ __all__ = [
     "EnvironmentVerbs",
     "FileVerbs",
     "ModelVerbs",
+    "PeopleVerbs",
     "PolicyVerbs",
     "RunVerbs",
     "SandboxVerbs",
@@ -68,3 +70,5 @@ class Verbs(Protocol):
     def triggers(self) -> TriggerVerbs: ...
     @property
     def tools(self) -> ToolVerbs: ...
+    @property
+    def people(self) -> PeopleVerbs: ...

@@ -92,10 +92,10 @@ class TokenVerbs(Protocol):
         """Raises `UserError` (`no_such_token`)."""
         ...
 
-    @needs("viewer", "GET me")
+    @needs("viewer", "GET me", anywhere=True)
     async def me(self) -> Me: ...
 
-    @needs("viewer", "POST logins")
+    @needs("viewer", "POST logins", anywhere=True)
     async def offer_login(self) -> OneTimeLogin:
         """The secret of an address that logs a browser in as the caller, once and within a minute.
 
@@ -103,12 +103,12 @@ class TokenVerbs(Protocol):
         """
         ...
 
-    @needs("viewer", "GET logins")
+    @needs("viewer", "GET logins", anywhere=True)
     async def logins(self) -> tuple[LoginInfo, ...]:
         """The caller's own logins; of an admin those of everyone."""
         ...
 
-    @needs("viewer", "DELETE logins/{login}")
+    @needs("viewer", "DELETE logins/{login}", anywhere=True)
     async def end_login(self, login: str) -> None:
         """End one of the caller's logins; admins end anyone's. Raises `UserError` (`no_such_login`)."""
         ...
@@ -117,7 +117,7 @@ class TokenVerbs(Protocol):
 class TemplateVerbs(Protocol):
     """Templates that sandboxes start from. Unknown ones raise `UserError` (`no_such_template`)."""
 
-    @needs("viewer", "GET templates")
+    @needs("viewer", "GET templates", anywhere=True)
     async def list(self) -> tuple[TemplateInfo, ...]:
         """All of them, without the tests of their baselines. Viewers see no values of arguments and environments."""
         ...
@@ -164,7 +164,7 @@ class TemplateVerbs(Protocol):
 class ModelVerbs(Protocol):
     """Model files on the server's machine."""
 
-    @needs("viewer", "GET models")
+    @needs("viewer", "GET models", anywhere=True)
     async def list(self) -> tuple[LocalModel, ...]: ...
 
     @needs("admin", "POST models/fetch")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
     from cloister.log.api import RunCount, RunRow
+    from cloister.log.hub import Direct
     from cloister.runs.attempts.compare import Compared
     from cloister.runs.attempts.tree import TreeView
     from cloister.runs.attempts.verify import Claim, Verified
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 class RunVerbs(Protocol):
     """Runs: submit, look, steer, branch, compare, hand over."""
 
-    @needs("operator", "POST runs", body="new")
+    @needs("operator", "POST runs", body="new", anywhere=True)
     async def submit(self, new: NewRun) -> Admitted:
         """Admit a run; it is durable when this returns. A `RunWish` takes the missing budget from the configuration.
 
@@ -45,7 +46,7 @@ class RunVerbs(Protocol):
         """
         ...
 
-    @needs("operator")
+    @needs("operator", anywhere=True)
     async def attach(self, name: str, data: bytes) -> Attachment:
         """Store a picture or a text file for a prompt that follows within a day; the record goes into the request.
 
@@ -58,7 +59,7 @@ class RunVerbs(Protocol):
         """The bytes of an attachment of a run. Raises `UserError` (`no_such_attachment`)."""
         ...
 
-    @needs("viewer", "GET runs")
+    @needs("viewer", "GET runs", anywhere=True)
     async def list(
         self,
         limit: int = 100,
@@ -71,7 +72,7 @@ class RunVerbs(Protocol):
         """The newest runs first; `before` is the last run of the page before, the others say which runs to list."""
         ...
 
-    @needs("viewer", "GET counts")
+    @needs("viewer", "GET counts", anywhere=True)
     async def counts(self) -> tuple[RunCount, ...]:
         """All runs, counted by state and outcome."""
         ...
@@ -101,15 +102,16 @@ class RunVerbs(Protocol):
 
     @needs("viewer")
     def follow(
-        self, run: str, after: int = 0, *, deltas: bool = True
+        self, run: str, after: int = 0, *, deltas: bool = True, direct: Direct | None = None
     ) -> AbstractAsyncContextManager[AsyncIterator[Event | Delta]]:
         """The log after `after`, then live until the run is finished. Deltas come where the driver shows them.
 
+        `direct` may take live events at once, as of `Backbone.follow`; an implementation may offer it none.
         An implementation reconnects by itself. Raises `HostError` (`not_driven`, `server_gone`).
         """
         ...
 
-    @needs("viewer")
+    @needs("viewer", anywhere=True)
     def overview(
         self, after: int | None = None, last: int = 200
     ) -> AbstractAsyncContextManager[AsyncIterator[OverviewItem]]:
@@ -228,7 +230,7 @@ class RunVerbs(Protocol):
     @needs("viewer", "GET runs/{run}/tree")
     async def tree(self, run: str) -> TreeView: ...
 
-    @needs("viewer", "GET compare", seconds=SLOW_SECONDS)
+    @needs("viewer", "GET compare", seconds=SLOW_SECONDS, anywhere=True)
     async def compare(self, a: str, b: str) -> Compared:
         """Two runs or attempts (`RUN/K`). Raises `UserError` (`no_such_attempt`, `bad_attempt`, `same_twice`)."""
         ...
@@ -308,7 +310,7 @@ class RunVerbs(Protocol):
 class EnvironmentVerbs(Protocol):
     """The environments that repositories need."""
 
-    @needs("operator", "POST environments/plan", body="listing")
+    @needs("operator", "POST environments/plan", body="listing", anywhere=True)
     async def plan(self, listing: Listing) -> Plan:
         """Detect the environment of a repository from its file names and manifests, which the caller has."""
         ...
