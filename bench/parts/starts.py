@@ -146,7 +146,7 @@ async def _execs(bench: Bench, host: ContainerHost, peers: list[Peer]) -> None:
 
 def through_http(bench: Bench) -> None:
     """Commands in a sandbox of a real server on loopback, one connection, beside a request that does nothing."""
-    with _server(bench) as (port, token):
+    with served(bench) as (port, token):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
 
@@ -175,7 +175,7 @@ def through_http(bench: Bench) -> None:
 
 
 @contextmanager
-def _server(bench: Bench) -> Generator[tuple[int, str]]:
+def served(bench: Bench) -> Generator[tuple[int, str]]:
     data_dir = bench.directory / "server"
     data_dir.mkdir()
     for name in ("templates", "programs"):

@@ -94,6 +94,19 @@ async def test_an_end_survives_a_restart_with_its_output(tmp_path: Path, compute
             commands.get("s-someoneelse", before.id)
 
 
+async def test_commands_that_start_at_once_forget_each_old_one_once(
+    tmp_path: Path, computer: LocalComputer
+) -> None:
+    async with opened(tmp_path) as commands:
+        for _ in range(4):
+            await (await commands.start(HERE, computer, shell("true"))).ended()
+    async with opened(tmp_path, kept=2) as commands:
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(commands.start, HERE, computer, shell("true"))
+        assert len(commands.list(HERE)) == 4, "one of the old, and the three"
+
+
 async def test_a_result_that_was_not_reported_is_never_invented(
     tmp_path: Path, computer: LocalComputer
 ) -> None:

@@ -408,8 +408,10 @@ class Commands:
             (each.record for each in self._all.values() if each.record.state != "running"),
             key=lambda record: record.started_at,
         )
-        for record in over[: max(0, len(over) + 1 - self._kept)]:
+        leaving = over[: max(0, len(over) + 1 - self._kept)]
+        for record in leaving:  # before anything else runs, so that no other start removes them too
             del self._all[record.id]
+        for record in leaving:
             await to_thread.run_sync(_remove, self._directory / record.id)
 
     async def _write(self, record: Record) -> None:

@@ -89,7 +89,8 @@ async def _create(verbs: Verbs, new: NewSandbox, domain: str) -> dict[str, objec
 
 async def furnish(verbs: Verbs, info: SandboxInfo) -> None:
     """Give it the home directory under the name that code for e2b has in it."""
-    line = f'[ -e {HOME} ] || ln -s "$(getent passwd agent | cut -d: -f6 || echo /home/agent)" {HOME}'
+    # No program but `ln`: every sandbox waits for this.
+    line = f'[ -e {HOME} ] || {{ home=~agent; [ "$home" != "~agent" ] || home=/home/agent; ln -s "$home" {HOME}; }}'
     await verbs.sandboxes.exec(info.id, Exec(("/bin/sh", "-c", line), user="root", cwd="/"))
 
 
