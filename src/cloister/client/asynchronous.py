@@ -55,6 +55,10 @@ class AsyncClient:
         """Everything else that a caller can do: audit, policy, templates, tokens, models."""
         return verbs_at(self._place)
 
+    def server_url(self) -> str:
+        """Where the server is now."""
+        return self._place.server().url
+
     async def create(
         self,
         template: str = "default",
@@ -338,6 +342,14 @@ class AsyncSandbox:
     async def token(self) -> str:
         """A token that reaches the inside of this sandbox only, and ends with it."""
         return (await self.client.verbs.sandboxes.token(self.id)).token
+
+    async def address(self, port: int) -> str:
+        """A URL of a port, for programs and browsers on the server's machine. It needs no token and ends with the sandbox."""
+        from urllib.parse import urlsplit
+
+        made = await self.client.verbs.sandboxes.address(self.id, port)
+        server = urlsplit(self.client.server_url())
+        return f"{server.scheme}://{made.host}{f':{server.port}' if server.port else ''}/"
 
     async def metrics(self) -> SandboxMetrics:
         """What it uses, and the ports that programs inside listen on."""

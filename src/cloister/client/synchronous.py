@@ -295,6 +295,10 @@ class Sandbox:
         """A token that reaches the inside of this sandbox only, and ends with it."""
         return wait(self.asynchronous.token)
 
+    def address(self, port: int) -> str:
+        """A URL of a port, for programs and browsers on the server's machine. It needs no token and ends with the sandbox."""
+        return wait(partial(self.asynchronous.address, port))
+
     def metrics(self) -> SandboxMetrics:
         """What it uses, and the ports that programs inside listen on."""
         return wait(self.asynchronous.metrics)

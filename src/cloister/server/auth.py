@@ -24,7 +24,7 @@ from cloister.core.errors import CloisterError, HostError
 from cloister.core.requests import Role
 from cloister.server import compat
 from cloister.server.errors import Problem, problem
-from cloister.server.port_headers import address, has_own_name
+from cloister.server.port_headers import address, has_own_name, secret_in
 
 if TYPE_CHECKING:
     from cloister.app.people.oidc import LoginProvider
@@ -65,6 +65,13 @@ class Callers:
     def _inside(self, given: bytes) -> Caller | None:
         """The holder of a sandbox's own token."""
         found = self._sandboxes.holder(given) if self._sandboxes is not None else None
+        return found if found is not None and found.holds() else None
+
+    def visitor(self, host: bytes) -> Caller | None:
+        """Who comes by the address of a port with a secret in it."""
+        if self._sandboxes is None or (named := secret_in(host)) is None:
+            return None
+        found = self._sandboxes.visitor(*named)
         return found if found is not None and found.holds() else None
 
     def logged_in(self, cookie: bytes) -> Caller | None:
@@ -235,8 +242,8 @@ def refuse(
         caller = callers.find(given)
     else:
         given = b"" if has_own_name(host) else cookie_in(headers, cookie_name(scope, host))
-        caller = callers.logged_in(given)
-        if caller is not None and not _from_own_page(scope, headers):
+        caller = callers.visitor(host) if has_own_name(host) else callers.logged_in(given)
+        if caller is not None and given and not _from_own_page(scope, headers):
             return 403, Problem("bad_origin", "A call with a login must come from a page of this server.")
     if caller is None:
         return _ENDED if given and not _given_token(scope, headers) else _UNAUTHORIZED

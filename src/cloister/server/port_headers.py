@@ -10,7 +10,7 @@ import msgspec
 
 Headers = list[tuple[bytes, bytes]]
 
-_HOST = re.compile(rb"^([0-9]{1,5})-(s-[0-9a-z]{4,32})\.localhost(:[0-9]{1,5})?$")
+_HOST = re.compile(rb"^([0-9]{1,5})-(s-[0-9a-z]{4,32})(?:-([0-9a-f]{32}))?\.localhost(:[0-9]{1,5})?$")
 _PATH = re.compile(r"^/v1/sandboxes/([^/]{1,64})/ports/([0-9]{1,5})(/|$)")
 _HOP = {
     b"connection",
@@ -39,6 +39,8 @@ _NOT_OUT = _HOP | {
 _SANDBOXED = (b"content-security-policy", b"sandbox allow-scripts allow-forms allow-popups allow-modals")
 """A page below our address gets an opaque origin, so that it cannot act as the API's."""
 
+_NO_REFERRER = (b"referrer-policy", b"no-referrer")
+
 
 class Address(msgspec.Struct, frozen=True):
     """A port of a sandbox, as a request names it."""
@@ -56,6 +58,14 @@ class Address(msgspec.Struct, frozen=True):
 def has_own_name(host: bytes) -> bool:
     """Whether a `Host` names a port inside, and so never the API."""
     return _HOST.match(host) is not None
+
+
+def secret_in(host: bytes) -> tuple[str, int, str] | None:
+    """Sandbox, port and secret of an address that needs no token."""
+    named = _HOST.match(host)
+    if named is None or named[3] is None:
+        return None
+    return named[2].decode(), int(named[1]), named[3].decode()
 
 
 def address(host: bytes, path: str, raw_path: bytes, query: bytes) -> Address | None:
@@ -101,6 +111,8 @@ def to_client(headers: Iterable[tuple[bytes, bytes]], where: Address) -> Headers
         elif name in (b"location", b"content-location") and where.prefix:
             value = _moved(value, where)
         kept.append((name, value))
+    if secret_in(where.host):  # what it links to must not see the secret
+        kept = [*(pair for pair in kept if pair[0] != _NO_REFERRER[0]), _NO_REFERRER]
     return [*kept, _SANDBOXED] if where.prefix else kept
 
 

@@ -130,6 +130,43 @@ async def test_requests_reach_a_server_inside_by_its_own_name(served: Served, sa
             assert refused.status_code == 401
 
 
+async def test_an_address_with_a_secret_reaches_its_port_without_a_token_and_nothing_else(
+    served: Served, sandbox: str
+) -> None:
+    at = f"/v1/sandboxes/{sandbox}/addresses"
+    made = (await served.client.post(at, json={"port": 8080})).json()
+    assert (made["sandbox"], made["port"]) == (sandbox, 8080)
+    assert (await served.client.post(at, json={"port": 8080})).json() == made, "the same one again"
+    other = (await served.client.post("/v1/sandboxes", json={})).json()["id"]
+    secret = made["host"].removeprefix(f"8080-{sandbox}-").removesuffix(".localhost")
+    async with httpx.AsyncClient(timeout=30, trust_env=False) as stranger:
+
+        async def status(name: str, path: str = "/") -> int:
+            host = {"Host": f"{name}.localhost:{served.port}"}
+            return (await stranger.get(f"http://127.0.0.1:{served.port}{path}", headers=host)).status_code
+
+        own = made["host"].removesuffix(".localhost")
+        assert [await status(own, path) for path in ("/", "/v1/runs", f"/v1/sandboxes/{other}")] == [201] * 3
+        shown = await stranger.get(f"http://127.0.0.1:{served.port}/", headers={"Host": f"{made['host']}:80"})
+        assert shown.headers["referrer-policy"] == "no-referrer"
+        for name in (
+            f"8081-{sandbox}-{secret}",
+            f"8080-{other}-{secret}",
+            f"8080-{sandbox}-{'0' * 32}",
+            f"8080-{sandbox}",
+        ):
+            assert await status(name) == 401, name
+        assert (await served.client.post(at, json={"port": 0})).status_code == 400
+        async with connect(f"ws://{made['host']}:{served.port}/", host="127.0.0.1", proxy=None) as socket:
+            assert "GET / HTTP/1.1" in str(await socket.recv())
+        await served.client.delete(f"/v1/sandboxes/{sandbox}")
+        assert await status(own) == 401
+    entries = await served.app.backbone.audit(0, 10_000)
+    kinds = [entry.kind for entry in entries]
+    assert kinds.count("PortAddressMade") == 1
+    assert secret not in "".join(f"{entry.detail}" for entry in entries)
+
+
 async def test_bodies_of_any_size_go_both_ways(served: Served, sandbox: str) -> None:
     at = f"/v1/sandboxes/{sandbox}/ports/8080"
 

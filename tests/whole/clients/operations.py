@@ -485,7 +485,19 @@ PANDASTACK = (
         """,
         "the ports are right; the addresses have no port of our server, and need its token",
     ),
-    Operation("client.templates.list", 'assert "default" in [t.name for t in client.templates.list()]'),
+    Operation(
+        "explore",
+        """
+        tried = s.explore(["false", "echo PASS > won"], score_fn=lambda sb, outcome: 1.0 if outcome.ok else 0.0)
+        assert tried.winner.exec("cat won").stdout == "PASS\\n"
+        tried.winner.kill()
+        """,
+    ),
+    Operation(
+        "client.templates.list, get",
+        'assert "default" in [t.name for t in client.templates.list()] and client.templates.get("default").name == "default"',
+        "templates are built with `cloister template build`",
+    ),
     Operation(
         "kill, and a sandbox that is gone",
         """

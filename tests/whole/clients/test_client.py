@@ -30,6 +30,12 @@ def test_a_sandbox_of_a_with_block_is_used_forked_kept_and_gone_after_it(client:
         assert sandbox.refresh().expires_at > sandbox.info.created_at + 500
         assert [one.id for one in client.sandboxes({"for": "client"})] == [sandbox.id]
         assert client.sandbox(sandbox.id[:12]).metrics().memory_bytes > 0
+        sandbox.pause()
+        with pytest.raises(CloisterError, match="--resume"):
+            sandbox.exec("true")
+        sandbox.resume()
+        assert sandbox.exec("true").ok
+        assert f"//8000-{sandbox.id}-" in sandbox.address(8000)
     with pytest.raises(CloisterError) as gone:
         client.sandbox(sandbox.id)
     assert gone.value.code == "no_such_sandbox"

@@ -26,6 +26,7 @@ from cloister.app.verbs.records import (
     NewContext,
     NewSandbox,
     Piece,
+    PortAddress,
     RunCode,
     SandboxChange,
     SandboxToken,
@@ -188,6 +189,14 @@ class LocalSandboxes(_InSandboxes):
         if new:  # clients of other services ask for it each time they look
             await self._note("SandboxTokenMade", sandbox=info.id)
         return SandboxToken(info.id, secret)
+
+    async def address(self, sandbox: str, port: int) -> PortAddress:
+        if not 1 <= port <= 65_535:
+            raise UserError("bad_port", f"There is no port {port}: ports are 1 to 65,535.")
+        info, secret, new = self._app(sandbox).sandboxes.share(sandbox, port, self.caller)
+        if new:
+            await self._note("PortAddressMade", sandbox=info.id, port=port)
+        return PortAddress(info.id, port, f"{port}-{info.id}-{secret}.localhost")
 
     async def resolve(self, name: str) -> SandboxInfo:
         return await resolved(self, name)

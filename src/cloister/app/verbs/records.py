@@ -150,6 +150,14 @@ class SandboxToken(msgspec.Struct, frozen=True):
     token: str
 
 
+class PortAddress(msgspec.Struct, frozen=True):
+    """A host name of this server that leads to one port of one sandbox, without a token: the name holds a secret."""
+
+    sandbox: SandboxId
+    port: int
+    host: str
+
+
 class Exec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A command: `argv`, or `command` for a line that bash runs; exactly one of them."""
 

@@ -49,6 +49,8 @@ class _Live:
     """Ends its time to live."""
     tokens: dict[str, Caller] = field(default_factory=dict[str, Caller])
     """SHA-256 of each token for its inside → who made it."""
+    addresses: dict[tuple[int, str], Caller] = field(default_factory=dict[tuple[int, str], Caller])
+    """Port and SHA-256 of the secret of each shared address → who made it."""
     closing: anyio.Event = field(default_factory=anyio.Event)
     gone: anyio.Event = field(default_factory=anyio.Event)
     pause: _Pause | None = None
@@ -218,14 +220,34 @@ class Sandboxes:
         live.tokens[name] = who
         return live.info, secret, new
 
+    def share(self, sandbox: str, port: int, who: Caller) -> tuple[SandboxInfo, str, bool]:
+        """The secret of `who`'s address of a port, as `issue`: nothing but that port can be reached with it."""
+        live = self._find(sandbox)
+        about = msgspec.json.encode(
+            ("port", port, live.sandbox.info.id, who.name, who.role, who.token, who.login)
+        )
+        secret = hmac.new(self._key, about, sha256).hexdigest()[:32]
+        name = sha256(secret.encode()).hexdigest()
+        new = (port, name) not in live.addresses
+        live.addresses[port, name] = who
+        return live.info, secret, new
+
+    def visitor(self, sandbox: str, port: int, secret: str) -> Caller | None:
+        """Who comes with the address of a port: its maker, inside that sandbox, as long as both are valid."""
+        live = self._live.get(SandboxId(sandbox))
+        maker = live and live.addresses.get((port, sha256(secret.encode()).hexdigest()))
+        return None if maker is None else self._within(SandboxId(sandbox), maker)
+
+    def _within(self, own: SandboxId, maker: Caller) -> Caller:
+        return replace(maker, sandbox=own, holds=lambda: own in self._live and maker.holds())
+
     def holder(self, secret: bytes) -> Caller | None:
         """Who comes with the token of a living sandbox: its maker, inside that sandbox, as long as both are valid."""
         given = sha256(secret).hexdigest()
         found = next((live for live in self._live.values() if given in live.tokens), None)
         if found is None:
             return None
-        own, maker = found.sandbox.info.id, found.tokens[given]
-        return replace(maker, sandbox=own, holds=lambda: own in self._live and maker.holds())
+        return self._within(found.sandbox.info.id, found.tokens[given])
 
     async def close(self, sandbox: str) -> None:
         """Destroy it; all its resources are freed when this returns."""

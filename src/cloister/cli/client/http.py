@@ -319,7 +319,7 @@ _RECORDS = {
     name: module
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
-        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict SandboxToken TokenInfo TriggerInfo",
+        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict PortAddress SandboxToken TokenInfo TriggerInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
         "cloister.app.people.projects": "Access MadeShare Project ShareInfo",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",

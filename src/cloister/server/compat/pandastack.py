@@ -386,11 +386,22 @@ async def templates(verbs: Given) -> dict[str, object]:
     return {"items": [{"name": info.name} for info in await verbs.templates.list()]}
 
 
+@get(at("/templates/{template:str}"), **of(TemplateVerbs.get), **opened())
+async def template(template: Annotated[str, PathParameter()], verbs: Given) -> dict[str, object]:
+    return {"name": (await verbs.templates.get(template)).name}
+
+
+@delete(at("/templates/{template:str}"), **of(TemplateVerbs.remove), **opened())
+async def remove_template(template: Annotated[str, PathParameter()], verbs: Given) -> None:
+    await verbs.templates.remove(template)
+
+
 ROUTES = tuple(
     route
     for route in (
         *(create, listed, detail, kill, execute, stream, read_file, write_file, list_dir, stat_file, fork),
         *(promote, take_snapshot, snapshots, snapshot, remove_snapshot, new_session, run_session),
         *(end_session, set_lifecycle, lifecycle, pause, resume, ports, templates),
+        *(template, remove_template),
     )
 )

@@ -9,7 +9,15 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
 from cloister.app.verbs.api import SandboxVerbs, SnapshotVerbs
-from cloister.app.verbs.records import Exec, Execute, Executed, NewSandbox, SandboxChange, SandboxToken
+from cloister.app.verbs.records import (
+    Exec,
+    Execute,
+    Executed,
+    NewSandbox,
+    PortAddress,
+    SandboxChange,
+    SandboxToken,
+)
 from cloister.app.workbench.metrics import SandboxMetrics
 from cloister.core import limits
 from cloister.sandbox.api import SandboxInfo, SnapshotInfo
@@ -38,6 +46,12 @@ class Fork(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A request for copies of a living sandbox."""
 
     n: Annotated[int, Meta(ge=1, le=limits.FORKS)] = 1
+
+
+class NewAddress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A request for the address of a port inside."""
+
+    port: Annotated[int, Meta(ge=1, le=65_535)]
 
 
 _SANDBOX, _SNAPSHOT, _FORK = NewSandbox(), NewSnapshot(), Fork()
@@ -99,6 +113,14 @@ async def get_metrics(sandbox: SandboxName, verbs: Given) -> SandboxMetrics:
 )
 async def new_sandbox_token(sandbox: SandboxName, verbs: Given) -> SandboxToken:
     return await verbs.sandboxes.token(sandbox)
+
+
+@post(
+    "/v1/sandboxes/{sandbox:str}/addresses",
+    **of(SandboxVerbs.address, "An address of a port that needs no token", "newPortAddress", 201),
+)
+async def new_port_address(sandbox: SandboxName, data: JSONBody[NewAddress], verbs: Given) -> PortAddress:
+    return await verbs.sandboxes.address(sandbox, data.port)
 
 
 @delete("/v1/sandboxes/{sandbox:str}", **of(SandboxVerbs.destroy, "Destroy a sandbox", "deleteSandbox"))

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         NewCommand,
         NewContext,
         NewSandbox,
+        PortAddress,
         RunCode,
         SandboxChange,
         SandboxToken,
@@ -116,6 +117,14 @@ class SandboxVerbs(Protocol):
     @needs("admin", "POST sandboxes/{sandbox}/token")
     async def token(self, sandbox: str) -> SandboxToken:
         """A token that reaches the inside of this sandbox only: commands, files and ports. It ends with the sandbox."""
+        ...
+
+    @needs("admin", "POST sandboxes/{sandbox}/addresses")
+    async def address(self, sandbox: str, port: int) -> PortAddress:
+        """A name that leads browsers and programs to a port without a token, until the sandbox or its maker's token ends.
+
+        Raises `UserError` (`bad_port`).
+        """
         ...
 
     @needs("viewer")
