@@ -142,9 +142,11 @@ complete_trigger = _completion(_triggers)
 
 def complete_harness(incomplete: str) -> list[str]:
     """The harnesses with a name, and the beginning of any other."""
-    from cloister.core.attempts import ACP_PREFIX, CLAUDE, NATIVE, OPENCODE, REPAIR
+    from cloister.core.attempts import ACP_PREFIX, CLAUDE, CODEX, NATIVE, OPENCODE, REPAIR
 
-    return [one for one in (NATIVE, REPAIR, OPENCODE, CLAUDE, ACP_PREFIX) if one.startswith(incomplete)]
+    return [
+        one for one in (NATIVE, REPAIR, OPENCODE, CLAUDE, CODEX, ACP_PREFIX) if one.startswith(incomplete)
+    ]
 
 
 RUN_HELP = "A run: its id, a unique prefix of it, or 'last'."

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NATIVE, REPAIR = "native", "repair"
 """Our own harnesses: the loop with a model, and the search by rules and tests without one."""
-OPENCODE, CLAUDE = "opencode", "claude"
+OPENCODE, CLAUDE, CODEX = "opencode", "claude", "codex"
 """Programs inside the sandbox that Cloister installs and sets up."""
 ACP_PREFIX = "acp:"
 """Before the command line of any program that speaks the Agent Client Protocol in the sandbox."""

@@ -455,7 +455,7 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ask_test_changes: bool = False
     """Ask a person if changes of tests are all that refuses the end; False: the refusal stays."""
     harness: str | None = None
-    """`native` (the loop with a model), `repair` (a search without one), `opencode`, `claude`, or `acp:COMMAND` for any program in the
+    """`native` (the loop with a model), `repair` (a search without one), `opencode`, `claude`, `codex`, or `acp:COMMAND` for any program in the
     sandbox that speaks the Agent Client Protocol; None: `repair` if no model can be had."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] = 0
     """Orders equal candidates of the repair harness: the same seed repeats the same search."""

@@ -2,10 +2,10 @@
 
 from cloister.agent.harnesses.api import Harness
 from cloister.agent.harnesses.native.loop import NativeHarness
-from cloister.core.attempts import ACP_PREFIX, CLAUDE, NATIVE, OPENCODE, REPAIR
+from cloister.core.attempts import ACP_PREFIX, CLAUDE, CODEX, NATIVE, OPENCODE, REPAIR
 from cloister.core.errors import UserError
 
-HARNESSES = (NATIVE, REPAIR, OPENCODE, CLAUDE)
+HARNESSES = (NATIVE, REPAIR, OPENCODE, CLAUDE, CODEX)
 """Those with a name; beside them there is any `acp:COMMAND`."""
 
 

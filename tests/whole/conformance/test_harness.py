@@ -110,6 +110,6 @@ async def test_resume_after_any_event_leads_to_the_same_end(case: Case) -> None:
 
 
 def test_only_known_harnesses_can_be_chosen() -> None:
-    assert sorted(HARNESSES) == ["claude", "native", "opencode", "repair"]
+    assert sorted(HARNESSES) == ["claude", "codex", "native", "opencode", "repair"]
     with pytest.raises(UserError, match="no harness 'other'"):
         choose_harness("other")

@@ -92,8 +92,8 @@ HarnessName = Annotated[
     str | None,
     typer.Option(
         "--harness",
-        metavar="native|repair|opencode|claude|acp:COMMAND",
-        help="native: the loop with a model; repair: search by rules and tests, without a model; opencode, claude, or any "
+        metavar="native|repair|opencode|claude|codex|acp:COMMAND",
+        help="native: the loop with a model; repair: search by rules and tests, without a model; opencode, claude, codex, or any "
         "program that speaks the Agent Client Protocol: it works inside the sandbox, and the same evidence decides. "
         "Without a model, the default is repair.",
         autocompletion=complete_harness,

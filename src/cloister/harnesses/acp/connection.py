@@ -4,8 +4,8 @@ Messages are handled one after the other, in their order: while one is handled, 
 The response of a request that Cloister made comes in the same order, so all that was sent before it is handled by then.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import anyio
@@ -35,12 +35,16 @@ class Refusal(Exception):
     """The program answered a request with an error."""
 
 
-class _Waiting:
-    """A request of ours that has no response yet."""
+class Waiting:
+    """What the program will send: the response to a request, or the message that ends something."""
 
     def __init__(self) -> None:
         self.here = anyio.Event()
         self.response: Message | None = None
+
+    def end(self, message: Message) -> None:
+        self.response = message
+        self.here.set()
 
 
 class Connection:
@@ -49,7 +53,7 @@ class Connection:
     def __init__(self, process: Process, name: str) -> None:
         self._process = process
         self._name = name
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, Waiting] = {}
         self._count = 0
         self._sending = anyio.Lock()
         self._ended = ""
@@ -57,25 +61,35 @@ class Connection:
 
     async def request(self, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
         """The response to a request. Raises `Died` and `Refusal`."""
-        self._count += 1
-        number, waiting = self._count, _Waiting()
-        self._waiting[number] = waiting
-        try:
-            if self._ended:
-                raise Died(self._ended)
-            await self._send({"jsonrpc": "2.0", "id": number, "method": method, "params": params})
-            await waiting.here.wait()
-        finally:
-            del self._waiting[number]
-        response = waiting.response
-        if response is None:
-            raise Died(self._ended)
+        with self.expecting() as waiting:
+            await self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})
+            response = await self.wait(waiting)
         if response.error is not None:
             raise Refusal(one_line(response.error.message or "no reason", 300) + self._detail(response))
         found = decoded(response.result, kind)
         if found is None:
             raise Died(f"The harness {self._name} answered {method} with something else than a result.")
         return found
+
+    @contextmanager
+    def expecting(self) -> Generator[Waiting]:
+        """Something that the program will send; `wait` waits for it. Raises `Died`."""
+        if self._ended:
+            raise Died(self._ended)
+        self._count += 1
+        number, waiting = self._count, Waiting()
+        self._waiting[number] = waiting
+        try:
+            yield waiting
+        finally:
+            del self._waiting[number]
+
+    async def wait(self, waiting: Waiting) -> Message:
+        """Raises `Died` if the program ends before."""
+        await waiting.here.wait()
+        if waiting.response is None:
+            raise Died(self._ended)
+        return waiting.response
 
     @staticmethod
     def _detail(response: Message) -> str:
@@ -138,8 +152,7 @@ class Connection:
         if message.method is not None:
             await handle(message)
         elif isinstance(message.id, int) and message.id in self._waiting:
-            self._waiting[message.id].response = message
-            self._waiting[message.id].here.set()
+            self._waiting[message.id].end(message)
 
 
 @asynccontextmanager

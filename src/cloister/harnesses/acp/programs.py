@@ -5,12 +5,12 @@ attempt's budget.
 """
 
 import shlex
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from cloister.agent.context.messages import WINDOW_TOKENS
-from cloister.core.attempts import ACP_PREFIX, CLAUDE, OPENCODE
+from cloister.core.attempts import ACP_PREFIX, CLAUDE, CODEX, OPENCODE
 from cloister.core.computer import WORK_DIR
 from cloister.core.errors import UserError
 from cloister.environment.api import PROGRAMS, Plan
@@ -30,6 +30,8 @@ class Program(NamedTuple):
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
+    wire: Literal["acp", "codex"] = "acp"
+    """What it speaks."""
 
 
 def program(name: str, window: int | None) -> Program:
@@ -42,6 +44,8 @@ def program(name: str, window: int | None) -> Program:
         return Program(name, argv, _opencode(window or WINDOW_TOKENS))
     if name == CLAUDE:
         return Program(name, (*_FROM_NPM, "claude-agent-acp"), _claude(window or WINDOW_TOKENS))
+    if name == CODEX:
+        return Program(name, (*_FROM_NPM, name, "app-server", *_codex(window or WINDOW_TOKENS)), {}, "codex")
     raise UserError("unknown_harness", f"There is no harness {name[:40]!r}.")
 
 
@@ -91,7 +95,29 @@ def _claude(window: int) -> dict[str, str]:
     }
 
 
+def _codex(window: int) -> tuple[str, ...]:
+    """Its settings: our model, whose tools are functions that it runs itself."""
+    provider = f"model_providers.{_NAME}"
+    settings = {
+        "model": _MODEL,
+        "model_provider": _NAME,
+        f"{provider}.name": "Cloister",
+        f"{provider}.base_url": _MODEL_URL,
+        f"{provider}.wire_api": "responses",
+        f"{provider}.env_key": "OPENAI_API_KEY",
+        "web_search": "disabled",
+        "features.multi_agent": False,
+        "model_context_window": window,
+    }
+    return tuple(
+        word
+        for key, value in settings.items()
+        for word in ("-c", f"{key}={msgspec.json.encode(value).decode()}")
+    )
+
+
 _PACKAGES = {
+    CODEX: ("@openai/codex@0.166.0",),
     OPENCODE: ("opencode-ai@1.18.33",),
     CLAUDE: ("@agentclientprotocol/claude-agent-acp@0.99.1",),
 }

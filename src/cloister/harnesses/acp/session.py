@@ -197,6 +197,14 @@ def _outcome(options: tuple[Option, ...], allow: bool | None) -> Mapping[str, An
     return {"outcome": {"outcome": "selected", "optionId": option}} if option else _CANCELLED
 
 
+def _kind(program: Program) -> type[Session]:
+    if program.wire == "acp":
+        return AcpSession
+    from cloister.harnesses.codex import CodexSession  # noqa: PLC0415  (it is made of what is here)
+
+    return CodexSession
+
+
 @asynccontextmanager
 async def opened(
     computer: Computer, program: Program, attempt: int, journal: Journal, transcript: Transcript, gate: Gate
@@ -208,7 +216,8 @@ async def opened(
             started(computer, program.name, program.argv, program.env) as connection,
             anyio.create_task_group() as tasks,
         ):
-            session = AcpSession(connection, attempt, journal, transcript, gate)
+            kind = _kind(program)
+            session = kind(connection, attempt, journal, transcript, gate)
             tasks.start_soon(session.serve, tasks)
             try:
                 yield session

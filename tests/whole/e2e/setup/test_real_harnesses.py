@@ -1,5 +1,6 @@
 """Real harnesses, from the registry, in a real sandbox: each solves a task with a scripted model, and pushes nothing."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +11,53 @@ pytestmark = pytest.mark.long(only=True)
 TASK = """
 [[reply]]
 say = "I push first."
-calls = [{{ tool = "{bash}", command = "git push origin main", description = "Push" }}]
+calls = [{push}]
 [[reply]]
-calls = [{{ tool = "{read}", {path} = "/work/calc.py" }}]
+calls = [{look}]
 [[reply]]
-calls = [{{ tool = "{edit}", {path} = "/work/calc.py", {old} = "b - a", {new} = "a - b" }}]
+calls = [{wrong}]
 [[reply]]
 say = "It is done."
 [[reply]]
 expect = "Not done yet"
-calls = [{{ tool = "{edit}", {path} = "/work/calc.py", {old} = "a - b", {new} = "a + b" }}]
+calls = [{right}]
 [[reply]]
 say = "Add adds."
 """
+
+
+def call(tool: str, **arguments: str) -> str:
+    return (
+        f"{{ tool = {json.dumps(tool)}, "
+        + ", ".join(f"{k} = {json.dumps(v)}" for k, v in arguments.items())
+        + " }"
+    )
+
+
+def patched(old: str, new: str) -> str:
+    patch = (
+        f"*** Begin Patch\n*** Update File: calc.py\n@@\n-    return {old}\n+    return {new}\n*** End Patch"
+    )
+    return call("exec_command", cmd=f"apply_patch <<'E'\n{patch}\nE\n")
+
+
 OPENCODE = {
-    "bash": "bash",
-    "read": "read",
-    "edit": "edit",
-    "path": "filePath",
-    "old": "oldString",
-    "new": "newString",
+    "push": call("bash", command="git push origin main", description="Push"),
+    "look": call("read", filePath="/work/calc.py"),
+    "wrong": call("edit", filePath="/work/calc.py", oldString="b - a", newString="a - b"),
+    "right": call("edit", filePath="/work/calc.py", oldString="a - b", newString="a + b"),
 }
 CLAUDE = {
-    "bash": "Bash",
-    "read": "Read",
-    "edit": "Edit",
-    "path": "file_path",
-    "old": "old_string",
-    "new": "new_string",
+    "push": call("Bash", command="git push origin main", description="Push"),
+    "look": call("Read", file_path="/work/calc.py"),
+    "wrong": call("Edit", file_path="/work/calc.py", old_string="b - a", new_string="a - b"),
+    "right": call("Edit", file_path="/work/calc.py", old_string="a - b", new_string="a + b"),
+}
+CODEX = {
+    "push": call("exec_command", cmd="git push origin main"),
+    "look": call("exec_command", cmd="cat calc.py"),
+    "wrong": patched("b - a", "a - b"),
+    "right": patched("a - b", "a + b"),
 }
 
 
@@ -57,7 +77,7 @@ def calc(cloister: Any) -> Path:
     return at
 
 
-@pytest.mark.parametrize(("harness", "words"), [("opencode", OPENCODE), ("claude", CLAUDE)])
+@pytest.mark.parametrize(("harness", "words"), [("opencode", OPENCODE), ("claude", CLAUDE), ("codex", CODEX)])
 def test_a_real_harness_solves_a_task_and_its_push_is_denied(
     cloister: Any, calc: Path, harness: str, words: dict[str, str]
 ) -> None:
@@ -69,7 +89,7 @@ def test_a_real_harness_solves_a_task_and_its_push_is_denied(
     done = cloister("run", "Make add work.", "--repo", str(calc), *model, *rule, seconds=800, code=None)
     assert "✓ proven" in done.stdout, done.stdout
     (denied,) = [body for body in bodies(cloister, "ActionDecided") if body["effect"] == "deny"]
-    assert denied["action"] == "bash: git push origin main"
+    assert denied["action"].startswith("bash: ") and "git push origin main" in denied["action"]
     edits = [body for body in bodies(cloister, "ActionDecided") if body["action"] == "edit: calc.py"]
     assert [body["effect"] for body in edits] == ["allow", "allow"]
     assert len(bodies(cloister, "FinishRefused")) == 1
