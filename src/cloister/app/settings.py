@@ -11,7 +11,14 @@ from urllib.parse import unquote
 import msgspec
 
 from cloister.app import default_data_dir
-from cloister.app.triggers.entries import HookTrigger, SlackTrigger, TriggerEntry, check_triggers
+from cloister.app.triggers.entries import (
+    EnvironmentEntry,
+    HookTrigger,
+    SlackTrigger,
+    TriggerEntry,
+    check_environments,
+    check_triggers,
+)
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import UserError, describe
 from cloister.core.model_config import ModelRoutes, check_routes
@@ -169,6 +176,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Tools of the model in every run, one `[tool.NAME]` table each."""
     mcp: dict[str, McpServer] = {}
     """MCP servers of every run, one `[mcp.NAME]` table each."""
+    environment: tuple[EnvironmentEntry, ...] = ()
+    """Repositories whose environments a server keeps ready, one `[[environment]]` table each."""
     mcp_json: bool = False
     """Whether the servers of a repository's `.mcp.json` are used."""
     forge: tuple[ForgeEntry, ...] = ()
@@ -310,11 +319,11 @@ def _count_problem(found: FileSettings) -> str | None:
 
 
 def _trigger_problem(found: FileSettings) -> str | None:
-    if not found.trigger:
+    if not found.trigger and not found.environment:
         return None
     from cloister.app.triggers.schedule import check_cron  # noqa: PLC0415  (often there is none)
 
-    return check_triggers(found.trigger, check_cron)
+    return check_triggers(found.trigger, check_cron) or check_environments(found.environment, check_cron)
 
 
 def _mail_problem(mail: MailEntry) -> str | None:

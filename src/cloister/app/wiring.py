@@ -32,6 +32,9 @@ from cloister.app.overview import Overview
 from cloister.app.people.oidc import LoginProvider, login_provider
 from cloister.app.settings import Settings
 from cloister.app.triggers import INBOX_FILE
+from cloister.app.triggers.entries import EnvironmentEntry
+from cloister.app.triggers.environments import Keeper, Made
+from cloister.app.verbs.declare import no_report
 from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
@@ -59,7 +62,7 @@ from cloister.policy.api import Policy
 from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
-from cloister.runs.environments.layers import Prepared, set_up_repository
+from cloister.runs.environments.layers import Prepared, prepared, set_up_repository
 from cloister.runs.environments.trial import Tried, try_tool
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
@@ -223,14 +226,36 @@ async def _received(
 
 
 def _chores(
-    settings: Settings, backbone: Backbone, host: Providers, warming: Warming, vault: Vault
+    settings: Settings, backbone: Backbone, host: Providers, services: RunServices, vault: Vault
 ) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
-    """What a server does beside driving runs: keep templates warm, remove old files, send notices."""
+    """What a server does beside driving runs: keep templates and environments ready, remove old files, send notices."""
     from cloister.app.notices.sender import Sender
     from cloister.log.sqlite.outbox import OUTBOX_FILE, Outbox
 
     sender = Sender(Outbox(settings.data_dir / OUTBOX_FILE), backbone, vault, settings)
-    return warming.keep_warm, old_files(settings, backbone, host, settings.user).run, sender.run
+    environments = _environments(settings, services, backbone)
+    old = old_files(settings, backbone, host, settings.user)
+    return services.warming.keep_warm, environments.run, old.run, sender.run
+
+
+def _environments(settings: Settings, services: RunServices, backbone: Backbone) -> Keeper:
+    """What keeps the environments of the settings ready. The audit has each build."""
+
+    async def tip(entry: EnvironmentEntry, bare: Path) -> str:
+        return await services.forges.at(entry.repo).tip(entry.repo, entry.ref, bare)
+
+    async def build(entry: EnvironmentEntry, again: bool) -> Made:
+        request = NewRun("set-up", entry.repo, entry.ref, setup=entry.setup)
+        record = _audited(settings, backbone)
+        async with prepared(services, record, request, no_report, again=again) as there:
+            made = there.made
+        name, problem, at = made.template.name, made.problem, made.template.about.built_at
+        if made.built or problem:
+            detail: dict[str, object] = {"template": name, "repo": entry.repo, "problem": problem}
+            await backbone.note("EnvironmentPrepared", settings.user, detail)
+        return Made(there.base.commit, there.bare, name, made.built, at, problem)
+
+    return Keeper(settings.file.environment, tip, build)
 
 
 @contextmanager
@@ -470,7 +495,7 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await stack.enter_async_context(open_supervisor(supervisor))
         hooks = None
         if role == "server":
-            for work in _chores(settings, backbone, host, warming, doorway.vault):
+            for work in _chores(settings, backbone, host, services, doorway.vault):
                 await stack.enter_async_context(_background(work))
             received = _received(settings, services, backbone, supervisor, doorway.vault)
             hooks = await stack.enter_async_context(received)

@@ -89,6 +89,27 @@ def test_hostile_names_of_a_compose_file_never_reach_a_script(name: str) -> None
         assert checked.returncode == 0, (checked.stderr, shlex.quote(script))
 
 
+@pytest.mark.parametrize(("name", "told"), [("redis", "Redis"), ("mysql", "MariaDB")])
+def test_a_service_that_never_becomes_ready_ends_with_its_name_and_the_end_of_its_log(
+    tmp_path: Path, name: str, told: str
+) -> None:
+    """The program ends at once, its client never reaches it, and no time passes."""
+    for program in ("redis-server", "mariadbd", "setsid", "mkdir", "chown", "sleep"):
+        (tmp_path / program).write_text("#!/bin/sh\nexit 0\n")
+    for program in ("redis-cli", "mariadb-admin"):
+        (tmp_path / program).write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "tail").write_text("#!/bin/sh\necho the address is taken\n")
+    for program in tmp_path.iterdir():
+        program.chmod(0o755)
+    script = setup_services.start((Service(name, "compose.yml", port=7_777),)).replace(
+        "/var/lib/cloister-services", str(tmp_path)
+    )
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, env=env, timeout=60)
+    assert done.returncode == 1
+    assert f"error: {told} did not answer on port 7777 within 30 s\nthe address is taken" in done.stderr
+
+
 def test_a_service_that_no_package_has_is_left_out() -> None:
     assert setup_services.known((Service("kafka", "compose.yml"), Service("redis", "compose.yml"))) == (
         Service("redis", "compose.yml"),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -35,11 +35,12 @@ class Cloister:
     cwd: Path
     fix: str = LEDGER_SCRIPT
     """The scripted model that repairs the ledger."""
+    more_env: dict[str, str] = field(default_factory=dict[str, str])
 
     @property
     def env(self) -> dict[str, str]:
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return {**keep, "COLUMNS": "120"}
+        return {**keep, "COLUMNS": "120", **self.more_env}
 
     def argv(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "cloister", "--data-dir", str(self.data_dir), *args]

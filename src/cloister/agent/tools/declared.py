@@ -7,7 +7,7 @@ import hashlib
 import re
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import msgspec
@@ -27,7 +27,7 @@ from cloister.agent.tools.api import (
 from cloister.agent.tools.bash import run_shown
 from cloister.agent.tools.schema import schema_problem
 from cloister.agent.tools.toolset import Offer, ToolPlace, check_name
-from cloister.core.computer import Command, Computer
+from cloister.core.computer import WORK_DIR, Command, Computer
 from cloister.core.errors import UserError, describe
 from cloister.core.repository import parse_toml
 from cloister.core.requests import DeclaredTool
@@ -56,6 +56,7 @@ class Declared:
     """The file, for people."""
     entry: DeclaredTool
     schema: Mapping[str, object]
+    cwd: str = WORK_DIR
 
     @property
     def digest(self) -> str:
@@ -163,12 +164,12 @@ class DeclaredTools:
     @asynccontextmanager
     async def __call__(self, place: ToolPlace) -> AsyncGenerator[Offer]:
         found, problems = settings_tools(self.entries, self.source)
-        if place.base:
-            listed = await folder_of(
-                place.bare, place.base, FOLDER, ".toml", most=FILES, limit_bytes=FILE_BYTES
-            )
-            own, wrong = read_tools(listed.files, f"@{place.base[:12]}")
-            found, problems = [*found, *own], [*problems, *listed.problems, *wrong]
+        commit, directory = place.declared
+        if commit:
+            listed = await folder_of(place.bare, commit, FOLDER, ".toml", most=FILES, limit_bytes=FILE_BYTES)
+            own, wrong = read_tools(listed.files, f"@{commit[:12]}")
+            found += [replace(one, cwd=directory) for one in own]
+            problems = [*problems, *listed.problems, *wrong]
         yield Offer(tuple(one.tool for one in found), tuple(problems))
 
 
@@ -180,12 +181,12 @@ class _Run:
     one: Declared
 
     async def inside(self, computer: Computer, args: Arguments, show: Show) -> Observation:
-        entry = self.one.entry
+        entry, cwd = self.one.entry, self.one.cwd
         try:
             argv, env, stdin = call_of(self.one, args)
         except UserError as error:
             return observe(False, error.message)
-        command = Command(argv, env=env, seconds=entry.seconds, limit_bytes=entry.output_bytes)
+        command = Command(argv, cwd=cwd, env=env, seconds=entry.seconds, limit_bytes=entry.output_bytes)
         try:
             return await run_shown(computer, command, show, stdin)
         except UserError as error:  # there is no such program, or too many run

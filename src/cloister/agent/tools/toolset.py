@@ -13,9 +13,9 @@ from msgspec import Meta
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import AnyTool, Arguments, Observation, Show, Tool, observe
 from cloister.agent.tools.bm25 import Ranking
-from cloister.core.computer import Computer
+from cloister.core.computer import WORK_DIR, Computer
 from cloister.core.errors import CloisterError, Fenced, SandboxLost, UserError
-from cloister.core.events import OfferedTool, ToolsOffered
+from cloister.core.events import BaseFixed, OfferedTool, ToolsOffered
 from cloister.core.log import Journal
 from cloister.core.requests import CALL_TOOL, FIND_TOOL, NewRun
 from cloister.core.text import one_line
@@ -163,8 +163,15 @@ class ToolPlace:
     bare: Path
     """The run's repository."""
     base: str
-    """The commit that the run started from: declarations are read from it."""
+    """The commit that the run started from."""
     policy: Policy
+
+    @property
+    def declared(self) -> tuple[str, str]:
+        """The commit that declarations are read from and its place in the sandbox: of several repositories, the first."""
+        fixed = self.journal.index.last(BaseFixed)
+        first = fixed.parts[0] if fixed and fixed.parts else None
+        return (first.commit, f"{WORK_DIR}/{first.folder}") if first else (self.base, WORK_DIR)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,8 @@ class SkillTool:
 
     @asynccontextmanager
     async def __call__(self, place: ToolPlace) -> AsyncGenerator[Offer]:
-        own = await repository_skills(place.bare, place.base) if place.base else Found()
+        commit, _ = place.declared
+        own = await repository_skills(place.bare, commit) if commit else Found()
         found = await self.places.read(own)
         pinned = await _pinned(place, found)
         if not pinned.skills:

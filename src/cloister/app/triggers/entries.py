@@ -1,4 +1,4 @@
-"""The `[[trigger]]` tables of the settings, and the prompt that a request from outside becomes. Pure."""
+"""The `[[trigger]]` and `[[environment]]` tables of the settings, and the prompt that a request from outside becomes. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import msgspec
 
 from cloister.core.addresses import check_address, repository_matches
 from cloister.core.requests import BudgetWish, Origin, RunRule, Tier
-from cloister.core.text import bounded, harmless
+from cloister.core.text import bounded, harmless, one_line
 
 VALUE_CHARS = 20_000
 """Most of one value in a prompt."""
@@ -192,3 +192,40 @@ def fill(template: str, value: Callable[[str], object]) -> str:
 def fill_from(template: str, values: Mapping[str, str]) -> str:
     """The same, from values by name."""
     return fill(template, lambda name: values.get(name) or None)
+
+
+# Environments that a server keeps ready.
+
+_MINUTES_MAX = 10_080.0
+
+
+class EnvironmentEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One `[[environment]]` table of the configuration file."""
+
+    repo: str
+    ref: str | None = None
+    """The branch; None: the default one."""
+    cron: str | None = None
+    """When it is built again although nothing changed, for newer packages; None: never."""
+    zone: str = "UTC"
+    minutes: float = 5.0
+    """How often the branch is looked at."""
+    setup: str = "auto"
+    """`auto`, or the command that installs."""
+
+
+def check_environments(
+    entries: Sequence[EnvironmentEntry], check_cron: Callable[[str, str], str | None]
+) -> str | None:
+    """Why the tables cannot be used, as one sentence; None if they can."""
+    for one in entries:
+        name = f"the environment of {one_line(one.repo, 80)!r}"
+        if not one.repo.strip():
+            return "an environment names its repository in `repo`."
+        if not 0.1 <= one.minutes <= _MINUTES_MAX:
+            return f"{name} has minutes from 0.1 to {_MINUTES_MAX:,.0f}, not {one.minutes:g}."
+        if one.setup == "off":
+            return f"{name} has no set-up: leave the table out."
+        if one.cron is not None and (problem := check_cron(one.cron, one.zone)):
+            return f"{name}: {problem}."
+    return None

@@ -486,7 +486,14 @@ class LocalTemplates(Group):
         name = made.template.name
         await self._note("EnvironmentPrepared", template=name, repo=repo, problem=made.problem)
         return EnvironmentInfo(
-            name, made.built, made.seconds, made.told, tuple(map(_said, found)), works, made.problem
+            name,
+            made.built,
+            made.seconds,
+            made.told,
+            tuple(map(_said, found)),
+            works,
+            made.problem,
+            made.template.about.built_at,
         )
 
     async def log(self, name: str) -> str:

@@ -91,6 +91,8 @@ class EnvironmentInfo(msgspec.Struct, frozen=True):
     """Whether set-up succeeded and every check could run."""
     problem: str = ""
     """Why set-up failed, and what would help."""
+    built_at: float = 0.0
+    """When the template was built, in Unix seconds."""
 
 
 TriggerKind = Literal["label", "mention", "hook", "schedule", "slack"]

@@ -94,7 +94,7 @@ def _set_up(
 
 
 def _told(made: "EnvironmentInfo") -> None:
-    from cloister.runs.event_text.lines import seconds
+    from cloister.runs.event_text.lines import moment, seconds
 
     for line in made.plan:
         put(one_line(line, 200))
@@ -103,7 +103,7 @@ def _told(made: "EnvironmentInfo") -> None:
     elif made.built:
         put(f"{made.template} is built, in {seconds(made.seconds)}.")
     else:
-        put(f"{made.template} is ready.")
+        put(f"{made.template} is ready, built {moment(made.built_at)}.")
 
 
 def init(

@@ -114,6 +114,8 @@ class EnvironmentPrepared(EventBody, frozen=True):
     """Why set-up failed, and what would help; the run goes on without it."""
     commit: str = ""
     """The commit whose proof it is for; empty: the base."""
+    built_at: float = 0.0
+    """When the template was built, in Unix seconds; 0 in logs of older versions."""
 
 
 class SandboxOpened(EventBody, frozen=True):

@@ -163,7 +163,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.RunClaimed: ("owner", "epoch"),
     e.BaseFixed: ("commit", "branch", "parts"),
     e.PolicyFixed: ("layers", "limited"),
-    e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit"),
+    e.EnvironmentPrepared: ("template", "built", "seconds", "plan", "problem", "commit", "built_at"),
     e.SkillsPinned: ("attempt", ("skills", _pinned), "problems"),
     e.Delegated: ("attempt", "parent", "task", "commit", "model"),
     e.DelegationEnded: ("attempt", "outcome", "commit"),

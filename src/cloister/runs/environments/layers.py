@@ -308,6 +308,8 @@ class Environments:
     """The commit whose proof it is for: another run must not start from what an unfinished change installed."""
     settings: str = ""
     """Settings that are not committed yet."""
+    again: bool = False
+    """Build every layer, also one that is there."""
 
     async def prepare(
         self, site: Site, below: Built, plan: Plan, files: Mapping[str, read.Blob], report: Report
@@ -338,7 +340,7 @@ class Environments:
         templates = self.workshop.templates
         templates.keep_recipe(name, recipe)
         found = templates.current(name)
-        new = found is None or not await self._is_whole(found, report)
+        new = self.again or found is None or not await self._is_whole(found, report)
         if found is None or new:
             logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
             warm = not self.proof
@@ -564,7 +566,8 @@ class SetUp:
         made = await environments.prepare(site, below, plan, files, report)
         why = one_line(made.problem, 2_000)
         name = made.template.name
-        await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, told(plan), why, proof))
+        about = (told(plan), why, proof, made.template.about.built_at)
+        await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, *about))
         return made.template
 
     @asynccontextmanager
@@ -612,13 +615,17 @@ class RepositorySetUp(NamedTuple):
 
 @asynccontextmanager
 async def prepared(
-    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
+    services: RunServices,
+    record: Record,
+    request: NewRun,
+    report: Report,
+    settings: str = "",
+    again: bool = False,
 ) -> "AsyncGenerator[RepositorySetUp]":
     """Set up a repository without a run. `settings` take the place of the committed ones."""
     workshop = services.warming.workshop
-    name = hashlib.sha256(request.repo.encode()).hexdigest()[:16]
     workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
-    bare = workshop.repositories / f"environment-{name}.git"
+    bare = workshop.bare(f"environment-{hashlib.sha256(request.repo.encode()).hexdigest()[:16]}")
     async with lock_within(bare.with_suffix(".lock"), SETUP_SECONDS):
         above = await anyio.to_thread.run_sync(services.rules.above, request.repo)
         reach = reachable((*above, run_layer(request)))
@@ -632,7 +639,7 @@ async def prepared(
         plan, files = await planned(site, request.setup, settings=settings)
         if plan.template is not None:
             below = await workshop.prepare(plan.template, report)
-        environments = Environments(workshop, outlet, settings=settings)
+        environments = Environments(workshop, outlet, settings=settings, again=again)
         made = await environments.prepare(site, below, plan, files, report)
         yield RepositorySetUp(made, base, governed, outlet, bare)
 

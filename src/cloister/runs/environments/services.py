@@ -12,6 +12,7 @@ from cloister.environment.api import Service
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,63}")
 _DATA = "/var/lib/cloister-services"
+_READY_SECONDS = 30
 
 
 class _Kind(NamedTuple):
@@ -33,8 +34,12 @@ def _port(service: Service) -> int:
     return service.port if 1_024 <= service.port <= 65_535 else usual
 
 
-def _wait(probe: str, seconds: int = 30) -> str:
-    return f"n=0; until {probe} >/dev/null 2>&1; do n=$((n+1)); [ $n -lt {seconds * 10} ] || exit 1; sleep 0.1; done"
+def _wait(probe: str, name: str, port: int, log: str) -> str:
+    """Wait until the probe succeeds; else say so, with the end of the service's log."""
+    told = f"error: {name} did not answer on port {port} within {_READY_SECONDS} s"
+    late = f"{{ echo '{told}' >&2; tail -n 5 {log} >&2 2>/dev/null; exit 1; }}"
+    count = f"n=$((n+1)); [ $n -lt {_READY_SECONDS * 10} ] || {late}"
+    return f"n=0; until {probe} >/dev/null 2>&1; do {count}; sleep 0.1; done"
 
 
 # PostgreSQL
@@ -48,7 +53,7 @@ def _postgres_start(service: Service) -> str:
     return (
         f"{_PG}; mkdir -p /var/run/postgresql; chown postgres /var/run/postgresql; rm -f {data}/postmaster.pid\n"
         f"su postgres -s /bin/sh -c \"$(command -v pg_ctl) -s -w -t 50 -D {data} -l {data}/log -o '{options}' start\"\n"
-        f"{_wait(f'pg_isready -q -h 127.0.0.1 -p {port}')}\n"
+        f"{_wait(f'pg_isready -q -h 127.0.0.1 -p {port}', 'PostgreSQL', port, f'{data}/log')}\n"
     )
 
 
@@ -85,7 +90,7 @@ def _mysql_start(service: Service) -> str:
         "mkdir -p /run/mysqld; chown mysql /run/mysqld\n"
         f"setsid mariadbd --user=mysql --datadir={data} --port={port} --bind-address=127.0.0.1 "
         f"--socket=/run/mysqld/mysqld.sock --skip-log-bin >>{data}/log 2>&1 </dev/null &\n"
-        f"{_wait('mariadb-admin --socket=/run/mysqld/mysqld.sock ping')}\n"
+        f"{_wait('mariadb-admin --socket=/run/mysqld/mysqld.sock ping', 'MariaDB', port, f'{data}/log')}\n"
     )
 
 
@@ -134,7 +139,7 @@ def _redis_start(service: Service) -> str:
     return (
         f"redis-server --daemonize yes --bind 127.0.0.1 --port {port} --dir {data} --save '' "
         f"--logfile {data}/log{secret} >/dev/null\n"
-        f"{_wait(f'redis-cli -p {port} ping')}\n"
+        f"{_wait(f'redis-cli -p {port} ping', 'Redis', port, f'{data}/log')}\n"
     )
 
 

@@ -13,7 +13,7 @@ from cloister.core.events import PolicyFixed, SandboxOpened, ToolReturned
 from cloister.core.events.attempt import Level
 from cloister.core.requests import Attachment, Isolation, ToolCall
 from cloister.core.text import harmless, one_line
-from cloister.runs.event_text.lines import IDLE, Line, Piece, Status, counted, seconds
+from cloister.runs.event_text.lines import IDLE, Line, Piece, Status, counted, moment, seconds
 from cloister.runs.view import red
 
 HEAD_LINES = 6
@@ -111,7 +111,8 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
             f"! the run goes on with {one_line(body.template, 48)}; set-up is tried again next time", "warn"
         )
         return
-    how = f"built in {seconds(body.seconds)}" if body.built else "reused"
+    since = f", built {moment(body.built_at)}" if body.built_at else ""
+    how = f"built in {seconds(body.seconds)}" if body.built else f"reused{since}"
     yield Line(f"· environment {one_line(body.template, 48)}{whose}: {how}", "dim")
     if body.built:
         yield from (Line(f"    {one_line(line, width - 4)}", "dim") for line in body.plan[:PLAN_LINES])

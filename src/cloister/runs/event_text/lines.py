@@ -61,6 +61,11 @@ def seconds(value: float) -> str:
     return f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def moment(at: float) -> str:
+    """A time in Unix seconds for people: `2026-05-01 09:30 UTC`."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(at))
+
+
 def counted(number: int, noun: str) -> str:
     """`1 file`, `2 files`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

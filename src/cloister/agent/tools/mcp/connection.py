@@ -235,10 +235,11 @@ def _line(message: SessionMessage) -> bytes:
     return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
 
 
-def in_sandbox(computer: Computer, argv: tuple[str, ...], env: Mapping[str, str]) -> Connect:
+def in_sandbox(computer: Computer, argv: tuple[str, ...], env: Mapping[str, str], cwd: str) -> Connect:
     """A server that runs in the sandbox, on the pipes of a command."""
     command = Command(
         argv,
+        cwd=cwd,
         env=dict(env),
         seconds=limits.TTL_SECONDS_MAX,
         limit_bytes=limits.ENDLESS_BYTES,

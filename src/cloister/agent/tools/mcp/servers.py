@@ -163,8 +163,8 @@ class McpTools:
     async def declarations(self, place: ToolPlace) -> tuple[list[Declared], list[str]]:
         """The servers of the settings, and those of the repository's base commit."""
         found, problems = of_settings(self.entries, self.source)
-        if place.base:
-            where = f"@{place.base[:12]}"
+        if commit := place.declared[0]:
+            where = f"@{commit[:12]}"
             files = await _files(place, FILES)
             parts = [of_repository(files, where)] if files else []
             if self.mcp_json and (text := (await _files(place, (MCP_JSON,))).get(MCP_JSON)):
@@ -193,7 +193,7 @@ class McpTools:
 
 
 async def _files(place: ToolPlace, names: tuple[str, ...]) -> dict[str, str]:
-    found = {name: await read_file(place.bare, place.base, name) for name in names}
+    found = {name: await read_file(place.bare, place.declared[0], name) for name in names}
     return {name: decode(data) for name, data in found.items() if data is not None}
 
 
@@ -238,7 +238,8 @@ class _Opening:
             return door.over_http(entry.url, partial(self.source.open_way, self.place, one.name))
         if entry.where == "host":
             return connection.on_host(entry.command, entry.env)
-        return connection.in_sandbox(self.place.computer, entry.command, entry.env)
+        cwd = self.place.declared[1] if one.layer == "repository" else WORK_DIR
+        return connection.in_sandbox(self.place.computer, entry.command, entry.env, cwd)
 
     def _denied(self, one: Declared) -> str:
         """The rule that denied its connection, if one did."""
