@@ -1,10 +1,13 @@
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from tests.log.jetstream.servers import NatsServer, one_server
+from tests.log.jetstream.test_leases import TERMS, WAIT_SECONDS, holder
 from tests.whole.conformance.suites.forge import (
     LEASE_PROMISES,
     REPOSITORIES_PROMISES,
@@ -15,6 +18,8 @@ from tests.whole.conformance.suites.forge import (
 from cloister.core.ids import Lease, OwnerId
 from cloister.forge.api import RunRepositories
 from cloister.forge.host import LocalRepositories
+from cloister.log.jetstream.leases import open_leases
+from cloister.log.jetstream.link import Cluster
 from cloister.sandbox.liveness import Owners
 
 pytestmark = pytest.mark.anyio
@@ -55,6 +60,31 @@ class OwnersRig:
             yield kill
 
 
+class StreamRig:
+    """Users with a connection of their own; a killed process holds its owner until its lease has run out."""
+
+    def __init__(self, server: NatsServer, opened: ExitStack) -> None:
+        self._server = server
+        self._opened = opened
+
+    def open(self) -> Lease:
+        return self._opened.enter_context(open_leases(Cluster((self._server.url,)), TERMS))
+
+    @contextmanager
+    def held_elsewhere(self, owner: OwnerId) -> Generator[Callable[[], None]]:
+        watcher = self.open()
+        with holder(self._server.url, owner) as other:
+
+            def kill() -> None:
+                other.process.kill()
+                other.process.wait(10)
+                deadline = time.monotonic() + WAIT_SECONDS
+                while watcher.lives(owner) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+
+            yield kill
+
+
 class LocalRig:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -66,6 +96,12 @@ class LocalRig:
 @pytest.mark.parametrize("promise", LEASE_PROMISES, ids=lambda promise: promise.__name__)
 def test_owners_keep_the_promise(promise: LeasePromise, tmp_path: Path) -> None:
     promise(OwnersRig(tmp_path))
+
+
+@pytest.mark.parametrize("promise", LEASE_PROMISES, ids=lambda promise: promise.__name__)
+def test_leases_of_a_cluster_keep_the_promise(promise: LeasePromise, tmp_path: Path) -> None:
+    with one_server(tmp_path / "nats") as server, ExitStack() as opened:
+        promise(StreamRig(server, opened))
 
 
 @pytest.mark.parametrize("promise", REPOSITORIES_PROMISES, ids=lambda promise: promise.__name__)

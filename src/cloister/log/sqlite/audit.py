@@ -11,6 +11,7 @@ from cloister.core.errors import CloisterError
 from cloister.log.audit.chain import Head, LoggedEvent, RunChain, Signer, entered, noted, reread
 from cloister.log.audit.details import Detail
 from cloister.log.audit.entry import FIRST, AuditEntry, Checkpoint, microseconds, signed_bytes
+from cloister.log.sqlite.changes import Noted, Signed, record
 
 if TYPE_CHECKING:
     from cloister.log.audit.head import HeadFile
@@ -89,7 +90,7 @@ def add_audit(db: sqlite3.Connection, at: float) -> None:
     note(db, "Backfilled", "", {"entries": newest.number, "events": count}, at)
 
 
-def record(db: sqlite3.Connection, num: int, run: str, events: Iterable[LoggedEvent]) -> None:
+def enter(db: sqlite3.Connection, num: int, run: str, events: Iterable[LoggedEvent]) -> None:
     """Enter the actions and decisions among a run's new events, and extend the hash over its log."""
     who, log = db.execute("SELECT who, log FROM runs WHERE num = ?", (num,)).fetchone()
     entries, after = entered(RunChain(run, who, log or FIRST), head(db), events)
@@ -99,7 +100,9 @@ def record(db: sqlite3.Connection, num: int, run: str, events: Iterable[LoggedEv
 
 def note(db: sqlite3.Connection, kind: str, who: str, detail: Detail | str, at: float) -> None:
     """Enter something that belongs to no run's log."""
-    _insert(db, (noted(head(db), kind, who, detail, at),))
+    entry = noted(head(db), kind, who, detail, at)
+    _insert(db, (entry,))
+    record(db, Noted(kind, who, entry.detail, at))
 
 
 def head(db: sqlite3.Connection) -> Head:
@@ -203,10 +206,16 @@ def _sign(db: sqlite3.Connection, key: Signer, public: str, at: float, run: str 
     number, hashed = head(db)
     at_us = microseconds(at)
     signature = key.sign(signed_bytes(number, hashed, at_us, run, public))
+    keep(db, Checkpoint(number, hashed, at_us, run, public, signature))
+
+
+def keep(db: sqlite3.Connection, signed: Checkpoint) -> None:
+    """Store a signature; verification checks it."""
     db.execute(
         f"INSERT INTO audit_checkpoints ({CHECKPOINT_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?)",  # noqa: S608
-        (number, hashed, at_us, run, public, signature),
+        msgspec.structs.astuple(signed),
     )
+    record(db, Signed(signed))
 
 
 def _key_made(detail: str) -> dict[str, str | None]:

@@ -33,7 +33,7 @@ from cloister.log.hub import Direct, Hub, Subscription
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.reader import PAGE, AuditReader, LogReader, Page
 from cloister.log.sqlite.transactions import encoded, from_a_person
-from cloister.log.sqlite.writer import Writer, open_writer
+from cloister.log.sqlite.writer import Writes, open_writer
 
 if TYPE_CHECKING:
     from cloister.log.audit.verify import Verdict
@@ -90,7 +90,7 @@ class SqliteBackbone:
     def __init__(
         self,
         path: Path,
-        writer: Writer,
+        writer: Writes,
         reader: LogReader,
         hub: Hub,
         owner_lives: Callable[[OwnerId], bool],

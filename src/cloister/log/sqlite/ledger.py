@@ -18,6 +18,7 @@ from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import Usage
 from cloister.log.api import Hold, Payers, Totals
+from cloister.log.sqlite.changes import Buried, Held, Released, record
 
 T = TypeVar("T")
 
@@ -266,16 +267,32 @@ def reserve(
     _bring_up(db)
     for (name,) in db.execute("SELECT DISTINCT owner FROM ledger_holds").fetchall():
         if name != hold.owner and not owner_lives(OwnerId(name)):
-            db.execute("DELETE FROM ledger_holds WHERE owner = ?", (name,))
+            bury(db, OwnerId(name))
     answer, spend = decide(SqliteTotals(db))
     if spend is not None:
-        db.execute(
-            "INSERT INTO ledger_holds VALUES (?, ?, ?, ?, ?, ?)",
-            (hold.ticket, hold.run, hold.owner, spend.steps, spend.tokens, spend.dollars),
-        )
+        _keep(db, Held(hold.ticket, hold.run, hold.owner, spend.steps, spend.tokens, spend.dollars))
     return answer
+
+
+def hold_too(db: sqlite3.Connection, held: Held) -> None:
+    """Store a hold that another copy of the log decided on."""
+    _bring_up(db)  # holds count for runs that the totals know
+    _keep(db, held)
+
+
+def _keep(db: sqlite3.Connection, held: Held) -> None:
+    db.execute("INSERT INTO ledger_holds VALUES (?, ?, ?, ?, ?, ?)", msgspec.structs.astuple(held))
+    record(db, held)
+
+
+def bury(db: sqlite3.Connection, owner: OwnerId) -> None:
+    """Drop the holds of a dead owner."""
+    if _stored(db):
+        db.execute("DELETE FROM ledger_holds WHERE owner = ?", (owner,))
+    record(db, Buried(owner))
 
 
 def release(db: sqlite3.Connection, ticket: str) -> None:
     if _stored(db):
         db.execute("DELETE FROM ledger_holds WHERE ticket = ?", (ticket,))
+    record(db, Released(ticket))

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.log.sqlite.audit import TABLES as AUDIT_TABLES
 from cloister.log.sqlite.audit import add_audit, begin_head
+from cloister.log.sqlite.changes import Recorded
 from cloister.log.sqlite.ledger import TABLES as LEDGER_TABLES
 
 VERSION = 3
@@ -107,7 +108,7 @@ def mapped(path: Path) -> Generator[None]:
         raise meaning(error, path) from error
 
 
-def connect(path: Path) -> sqlite3.Connection:
+def connect(path: Path, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
     """Open a connection without implicit transactions; its users take turns, in any thread."""
     db = sqlite3.connect(
         f"file:{quote(str(path))}?mode=rw",
@@ -115,6 +116,7 @@ def connect(path: Path) -> sqlite3.Connection:
         timeout=BUSY_SECONDS,
         isolation_level=None,
         check_same_thread=False,
+        factory=kind,
     )
     db.execute("PRAGMA trusted_schema = OFF")
     return db
@@ -127,6 +129,26 @@ def is_new(db: sqlite3.Connection) -> bool:
 
 def has_audit(db: sqlite3.Connection) -> bool:
     return db.execute("SELECT 1 FROM sqlite_master WHERE name = 'audit'").fetchone() is not None
+
+
+COPY_TABLE = """CREATE TABLE replica (
+    one INTEGER PRIMARY KEY CHECK (one = 1), shared TEXT NOT NULL, up_to INTEGER NOT NULL) STRICT"""
+"""Only in a copy of a shared log (`log/sqlite/replica.py`)."""
+
+
+def check_kind(db: sqlite3.Connection, path: Path, copy: bool) -> None:
+    """Raises `HostError` (`cluster_copy`, `own_log`) for a copy that is opened as a log, and the reverse."""
+    is_copy = db.execute("SELECT 1 FROM sqlite_master WHERE name = 'replica'").fetchone() is not None
+    if is_copy and not copy:
+        raise HostError(
+            "cluster_copy",
+            f"{path} is a copy of a cluster's log: only a machine of the cluster writes to it.",
+        )
+    if copy and not is_copy:
+        raise HostError(
+            "own_log",
+            f"{path} is the log of this machine alone: join a cluster with an empty data directory.",
+        )
 
 
 def check_ours(db: sqlite3.Connection, path: Path) -> None:
@@ -143,13 +165,16 @@ def check_ours(db: sqlite3.Connection, path: Path) -> None:
         )
 
 
-def open_to_write(path: Path) -> sqlite3.Connection:
-    """Open the log, created if missing. Raises `HostError`; never deletes or repairs anything."""
+def open_to_write(path: Path, *, copy: bool = False) -> sqlite3.Connection:
+    """Open the log, created if missing. Raises `HostError`; never deletes or repairs anything.
+
+    A `copy` of a shared log records its changes, and its audit begins with what the shared log says.
+    """
     _make_private(path)
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
-            return _open_once(path)
+            return _open_once(path, copy)
         except sqlite3.OperationalError as error:
             # Two processes create the file at once: switching to WAL fails instead of waiting.
             if error.sqlite_errorcode & 0xFF not in _BUSY or time.monotonic() > deadline:
@@ -172,23 +197,25 @@ def _make_private(path: Path) -> None:
         raise HostError(code, f"{path} cannot be made: {error.strerror}.") from error
 
 
-def _open_once(path: Path) -> sqlite3.Connection:
-    db = connect(path)
+def _open_once(path: Path, copy: bool) -> sqlite3.Connection:
+    db = connect(path, Recorded if copy else sqlite3.Connection)
     try:
         # Checked before the first write: a foreign database stays untouched.
         new = is_new(db)
         if not new:
             check_ours(db, path)
+            check_kind(db, path, copy)
         if db.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise HostError(
                 "no_wal",
                 f"{path} is on a file system that cannot share memory: choose a local data directory.",
             )
-        db.execute("PRAGMA synchronous = FULL")
+        # After a power failure a copy reads again what it lost.
+        db.execute(f"PRAGMA synchronous = {'NORMAL' if copy else 'FULL'}")
         db.execute("PRAGMA journal_size_limit = 67108864")
         db.execute("PRAGMA foreign_keys = ON")
         if new or version_of(db) < VERSION:
-            _bring_up(db, path)
+            _bring_up(db, path, copy)
     except BaseException:
         db.close()
         raise
@@ -199,23 +226,24 @@ def version_of(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA user_version").fetchone()[0]
 
 
-def _bring_up(db: sqlite3.Connection, path: Path) -> None:
+def _bring_up(db: sqlite3.Connection, path: Path, copy: bool) -> None:
     """Create or upgrade the tables, in one transaction. Without a usable key the log stays at version 2."""
     from cloister.log.audit.head import HeadFile  # noqa: PLC0415  (slow, and readers do without it)
 
     db.execute("BEGIN IMMEDIATE")
     try:
         if is_new(db):
-            for statement in _LOG:
+            for statement in (*_LOG, *((COPY_TABLE,) if copy else ())):
                 db.execute(statement)
             db.execute("PRAGMA user_version = 1")
         check_ours(db, path)
+        check_kind(db, path, copy)
         if version_of(db) < 2:
             if has_audit(db):
                 raise corrupt(path)  # the version was edited
             add_audit(db, time.time())
             db.execute("PRAGMA user_version = 2")
-        if version_of(db) < 3 and begin_head(db, HeadFile(path), time.time()):
+        if version_of(db) < 3 and (copy or begin_head(db, HeadFile(path), time.time())):
             db.execute("PRAGMA user_version = 3")
         db.execute("COMMIT")
     except BaseException:

@@ -32,6 +32,7 @@ from cloister.core.requests import NewRun
 from cloister.log.api import Fence
 from cloister.log.audit.chain import Signer, logged
 from cloister.log.sqlite import audit
+from cloister.log.sqlite.changes import Logged, record
 from cloister.log.sqlite.reader import COLUMNS, Record, find, sent
 from cloister.log.sqlite.schema import SENT_TABLES
 from cloister.log.sqlite.told import of_kind
@@ -58,6 +59,16 @@ class RunState(NamedTuple):
     last_seq: int
     owner: str | None
     epoch: int
+
+
+class Sender(NamedTuple):
+    """Who sent the last of some events, and what they call it; without a key it has no name."""
+
+    who: str
+    key: str
+
+
+NO_SENDER = Sender("", "")
 
 
 def encoded(body: AnyBody) -> EncodedBody:
@@ -111,16 +122,7 @@ def admit(
                 )
             return (RunId(known[0]), False), ()
     run = new_run_id()
-    prompt = text.bounded(new.prompt, limits.PROMPT_CHARS_LISTED)
-    num = db.execute(
-        "INSERT INTO runs (id, key, state, prompt, repo, model, created_at, updated_at, last_seq, epoch) "
-        "VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, 0, 0)",
-        (run, new.key, prompt, new.repo, new.model, at, at),
-    ).lastrowid
-    if num is None:
-        raise Bug("A new run got no number.")
-    events = _write(db, RunState(num, run, "queued", 0, None, 0), (entry,), at)
-    return (run, True), events
+    return (run, True), _begin(db, run, entry, at)
 
 
 def claim(
@@ -149,10 +151,6 @@ def claim(
         )
         if holder is None or resumes or not living[holder]:
             epoch = stored.epoch + 1
-            db.execute(
-                "UPDATE runs SET state = 'running', owner = ?, epoch = ? WHERE num = ?",
-                (owner, epoch, stored.num),
-            )
             events = _write(db, stored, (encoded(RunClaimed(owner, epoch)),), at)
             return Fence(stored.run, owner, epoch), events
     return None, ()
@@ -193,19 +191,36 @@ def append_outside(
         return done, ()
     entries: tuple[EncodedBody, ...] = (entry,)
     if stored.state == "finished" and isinstance(body, PromptReceived):
-        # Without an owner, so that the driver of the last round cannot append any more.
-        db.execute(
-            "UPDATE runs SET state = 'queued', outcome = NULL, reason = NULL, owner = NULL WHERE num = ?",
-            (stored.num,),
-        )
         stored = stored._replace(state="queued", owner=None)
         entries = (encoded(RunContinued(body.who, body.origin)), entry)
-    events = _append_live(db, stored, entries, at)
-    if key:
-        for statement in SENT_TABLES:
-            db.execute(statement)
-        db.execute("INSERT INTO sent_messages VALUES (?, ?, ?, ?)", (stored.num, who, key, events[-1].seq))
+    events = _append_live(db, stored, entries, at, Sender(who, key))
     return events[-1], events
+
+
+def replay(db: sqlite3.Connection, change: Logged) -> tuple[Event, ...]:
+    """Write events that another copy of the log decided on. Raises `Bug` if they do not follow."""
+    entries = tuple(EncodedBody(decode_body(bytes(data)), bytes(data)) for data in change.bodies)
+    if entries and isinstance(entries[0].body, RunAdmitted):
+        return _begin(db, change.run, entries[0], change.at)
+    stored = _stored(find(db, change.run))
+    if stored.last_seq + 1 != change.seq:
+        raise Bug(f"Event {change.seq} of run {change.run} does not follow event {stored.last_seq}.")
+    return _write(db, stored, entries, change.at, Sender(change.who, change.key))
+
+
+def _begin(db: sqlite3.Connection, run: RunId, entry: EncodedBody, at: float) -> tuple[Event, ...]:
+    if not isinstance(entry.body, RunAdmitted):
+        raise Bug("A run starts with its admission.")
+    new: NewRun = entry.body.request
+    prompt = text.bounded(new.prompt, limits.PROMPT_CHARS_LISTED)
+    num = db.execute(
+        "INSERT INTO runs (id, key, state, prompt, repo, model, created_at, updated_at, last_seq, epoch) "
+        "VALUES (?, ?, 'queued', ?, ?, ?, ?, ?, 0, 0)",
+        (run, new.key, prompt, new.repo, new.model, at, at),
+    ).lastrowid
+    if num is None:
+        raise Bug("A new run got no number.")
+    return _write(db, RunState(num, run, "queued", 0, None, 0), (entry,), at)
 
 
 def _stored(record: Record) -> RunState:
@@ -213,18 +228,26 @@ def _stored(record: Record) -> RunState:
 
 
 def _append_live(
-    db: sqlite3.Connection, stored: RunState, entries: tuple[EncodedBody, ...], at: float
+    db: sqlite3.Connection,
+    stored: RunState,
+    entries: tuple[EncodedBody, ...],
+    at: float,
+    sender: Sender = NO_SENDER,
 ) -> tuple[Event, ...]:
     ends = [isinstance(entry.body, RunFinished) for entry in entries]
     if stored.state == "finished" or any(ends[:-1]):
         raise UserError("run_finished", f"Run {stored.run} is finished: its log takes nothing more.")
     if any(isinstance(entry.body, RunAdmitted | RunClaimed) for entry in entries):
         raise Bug("Only admitting and claiming a run write those events.")
-    return _write(db, stored, entries, at)
+    return _write(db, stored, entries, at, sender)
 
 
 def _write(
-    db: sqlite3.Connection, stored: RunState, entries: tuple[EncodedBody, ...], at: float
+    db: sqlite3.Connection,
+    stored: RunState,
+    entries: tuple[EncodedBody, ...],
+    at: float,
+    sender: Sender = NO_SENDER,
 ) -> tuple[Event, ...]:
     if not entries:
         return ()
@@ -240,9 +263,15 @@ def _write(
     audited = (
         logged(event.seq, at, entry.body, entry.data) for event, entry in zip(events, entries, strict=True)
     )
-    audit.record(db, stored.num, stored.run, audited)
+    audit.enter(db, stored.num, stored.run, audited)
     for event in events:
         _reflect(db, stored.num, event.body)
+    if sender.key:
+        for statement in SENT_TABLES:
+            db.execute(statement)
+        db.execute("INSERT INTO sent_messages VALUES (?, ?, ?, ?)", (stored.num, *sender, events[-1].seq))
+    bodies = tuple(msgspec.Raw(entry.data) for entry in entries)
+    record(db, Logged(stored.run, events[0].seq, at, bodies, *sender))
     return events
 
 
@@ -254,7 +283,18 @@ def _reflect(db: sqlite3.Connection, num: int, body: AnyBody) -> None:
                 "UPDATE runs SET state = 'finished', outcome = ?, reason = ? WHERE num = ?",
                 (body.outcome, body.reason, num),
             )
-        case RunClaimed() | RunPaused() | PauseRequested() | ResumeRequested():
+        case RunClaimed():
+            db.execute(
+                "UPDATE runs SET state = 'running', owner = ?, epoch = ?, reason = ? WHERE num = ?",
+                (body.owner, body.epoch, _why_waiting(db, num), num),
+            )
+        case RunContinued():
+            # Without an owner, so that the driver of the last round cannot append any more.
+            db.execute(
+                "UPDATE runs SET state = 'queued', outcome = NULL, reason = NULL, owner = NULL WHERE num = ?",
+                (num,),
+            )
+        case RunPaused() | PauseRequested() | ResumeRequested():
             db.execute("UPDATE runs SET reason = ? WHERE num = ?", (_why_waiting(db, num), num))
         case AttemptStarted():
             db.execute(

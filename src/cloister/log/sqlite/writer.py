@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 
@@ -39,7 +39,7 @@ Work = Callable[[sqlite3.Connection], tuple[T, tuple[Event, ...]]]
 """The work of a request inside the transaction: its answer, and the events to announce once they are durable."""
 
 
-class _Job(Generic[T]):
+class Job(Generic[T]):
     """One request to the thread."""
 
     __slots__ = ("answer", "done", "error", "events", "work")
@@ -64,12 +64,24 @@ def write_now(path: Path, work: Work[T]) -> T:
 
     Raises what `work` raised, or `HostError`.
     """
-    job: _Job[T] = _Job(work)
+    job: Job[T] = Job(work)
     with closing(open_to_write(path)) as db:
-        log = _Connection(db, path)
+        log = Connection(db, path)
         log.settle([job])  # pyright: ignore[reportArgumentType] — as in `Writer.write`
         log.keep(lambda: log.head.sync(now=True))
     return job.result()
+
+
+class Writes(Protocol):
+    """Where a backbone hands its writes over."""
+
+    async def write(self, work: Work[T]) -> T:
+        """Do `work` in a transaction; durable when this returns. Raises what `work` raised, or `HostError`."""
+        ...
+
+    def watch(self, on: bool) -> None:
+        """Turn the check for writes of other processes on or off."""
+        ...
 
 
 class Writer:
@@ -93,7 +105,7 @@ class Writer:
         Once handed over, it is completed even if the caller is cancelled.
         """
         begun, done = time.monotonic(), anyio.Event()
-        job: _Job[T] = _Job(work, done)
+        job: Job[T] = Job(work, done)
         async with self._slots:
             self._thread.put(job)  # pyright: ignore[reportArgumentType] — the thread never reads the answer
             try:
@@ -145,19 +157,19 @@ class _Thread:
     """The thread beside the event loop. The event loop calls the public methods."""
 
     def __init__(self, db: sqlite3.Connection, path: Path, ring: socket.socket) -> None:
-        self._log = _Connection(db, path)
+        self._log = Connection(db, path)
         self._ring = ring
         self._ring.setblocking(False)
-        self._waiting: queue.SimpleQueue[_Job[object] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[Job[object] | None] = queue.SimpleQueue()
         """None only wakes the thread, to check its flags."""
         self._watching = False
         self._closing = False
-        self.settled: deque[_Job[object]] = deque()
+        self.settled: deque[Job[object]] = deque()
         self.changed_outside = False
         self._thread = threading.Thread(target=self._run, name="cloister-log", daemon=True)
         self._thread.start()
 
-    def put(self, job: _Job[object]) -> None:
+    def put(self, job: Job[object]) -> None:
         if self._closing:
             raise Bug("The log is closed.")
         self._waiting.put(job)
@@ -200,9 +212,9 @@ class _Thread:
                     self.changed_outside = True
                     self._wake_loop()
 
-    def _take(self) -> list[_Job[object]]:
+    def _take(self) -> list[Job[object]]:
         """Take pending requests, at most `BATCH`; none when it is time to poll or to end."""
-        batch: list[_Job[object]] = []
+        batch: list[Job[object]] = []
         with suppress(queue.Empty):
             job = self._waiting.get(timeout=POLL_SECONDS if self._watching else None)
             while True:
@@ -218,7 +230,7 @@ class _Thread:
             self._ring.send(b"\0")
 
 
-class _Connection:
+class Connection:
     """The one connection of a process that writes. Only one thread calls it."""
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
@@ -227,7 +239,7 @@ class _Connection:
         self.head = HeadFile(path)
         self._head_problem = ""
 
-    def settle(self, batch: list[_Job[object]]) -> None:
+    def settle(self, batch: list[Job[object]]) -> None:
         try:
             self._commit(batch)
             self.advance()
@@ -238,12 +250,12 @@ class _Connection:
                 job.answer, job.events = None, ()
                 job.error = job.error or failure
 
-    def _commit(self, batch: list[_Job[object]]) -> None:
+    def _commit(self, batch: list[Job[object]]) -> None:
         db = self.db
         try:
             db.execute("BEGIN IMMEDIATE")
             for job in batch:
-                self._attempt(job)
+                self.attempt(job)
             db.execute("COMMIT")
         finally:
             if db.in_transaction:
@@ -261,7 +273,7 @@ class _Connection:
                 self._head_problem = str(error)
                 logger.warning("the signed head of the audit stays behind: %s", error)
 
-    def _attempt(self, job: _Job[object]) -> None:
+    def attempt(self, job: Job[object]) -> None:
         """Run one request in its own savepoint: an error undoes this request only."""
         db = self.db
         db.execute("SAVEPOINT request")

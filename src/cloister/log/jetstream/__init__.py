@@ -1,0 +1,1 @@
+"""The log of several machines: NATS JetStream orders their transactions, and each machine keeps a copy in SQLite."""

@@ -1,0 +1,156 @@
+"""The connection of one machine to NATS, and what its failures mean."""
+
+import logging
+import re
+import secrets
+import ssl
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+
+import anyio
+import msgspec
+import nats.errors
+from nats.aio.client import Client
+from nats.js.client import JetStreamContext
+from nats.js.errors import APIError, ServiceUnavailableError
+from nats.js.errors import Error as JetStreamError
+
+from cloister.core.errors import HostError, OutsideError, UserError
+
+ASK_SECONDS = 3.0
+"""How long one request may take before it is sent again."""
+
+PATIENCE_SECONDS = 20.0
+"""How long a call waits for a cluster that does not answer: longer than the election of a leader takes."""
+
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,31}")
+_FULL = frozenset({10_023, 10_047, 10_077, 10_122})
+"""JetStream's codes for a stream, an account or a disk without room."""
+
+_YOUNG = frozenset({10_005, 10_008, 10_009})
+"""Its codes for a cluster whose servers have not found each other yet."""
+
+logger = logging.getLogger(__name__)
+
+
+class Cluster(msgspec.Struct, frozen=True):
+    """Where the cluster is, and how its streams are kept."""
+
+    servers: tuple[str, ...]
+    """`nats://host:port`, or `tls://`."""
+    name: str = "cloister"
+    """Several clusters of Cloister can use one of NATS under different names."""
+    replicas: int = 1
+    """Of each stream: 1, 3 or 5. Counts when the streams are made."""
+
+
+class Link:
+    """One connection."""
+
+    def __init__(self, client: Client, cluster: Cluster) -> None:
+        self.client = client
+        self.cluster = cluster
+        self.jetstream: JetStreamContext = client.jetstream(timeout=ASK_SECONDS)
+        self.machine = secrets.token_hex(6)
+        """Of this connection alone: names what it sends."""
+
+    @property
+    def payload_bytes(self) -> int:
+        """How much one message may carry beside its headers."""
+        return self.client.max_payload - 4_096
+
+
+def check(cluster: Cluster) -> None:
+    """Raises `UserError` (`bad_cluster`)."""
+    if not _NAME.fullmatch(cluster.name):
+        raise UserError(
+            "bad_cluster", "A cluster's name has up to 32 lower-case letters, digits and hyphens."
+        )
+    if cluster.replicas not in (1, 3, 5):
+        raise UserError("bad_cluster", "The streams of a cluster have 1, 3 or 5 replicas.")
+    for server in cluster.servers:
+        if not re.fullmatch(r"(nats|tls)://[^\s/]+", server):
+            raise UserError(
+                "bad_cluster", f"{server[:200]!r} is not the address of a NATS server: nats://host:4222."
+            )
+    if not cluster.servers:
+        raise UserError("bad_cluster", "A cluster needs the address of a NATS server: nats://host:4222.")
+
+
+@asynccontextmanager
+async def open_link(
+    cluster: Cluster, *, tls: ssl.SSLContext | None = None, seed: str | None = None
+) -> AsyncGenerator[Link]:
+    """Connect; lost connections are made again. Raises `UserError`, `OutsideError` (`cluster_refused`, `cluster_away`)."""
+    check(cluster)
+    client = Client()
+    await _connect(client, cluster, tls, seed)
+    try:
+        yield Link(client, cluster)
+    finally:
+        with anyio.CancelScope(shield=True), anyio.move_on_after(ASK_SECONDS):
+            await client.close()
+
+
+async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None, seed: str | None) -> None:
+    try:
+        await client.connect(
+            list(cluster.servers),
+            error_cb=_report,
+            allow_reconnect=True,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=1,
+            connect_timeout=int(ASK_SECONDS),
+            ping_interval=10,
+            max_outstanding_pings=2,
+            name="cloister",
+            tls=tls,
+            nkeys_seed_str=seed,
+        )
+    except (nats.errors.Error, OSError) as error:
+        raise _unreachable(cluster, error) from error
+
+
+async def _report(error: Exception) -> None:
+    logger.warning("the connection to NATS: %s", str(error) or type(error).__name__)
+
+
+def _unreachable(cluster: Cluster, error: Exception) -> OutsideError:
+    where = ", ".join(cluster.servers)[:200]
+    if "authorization" in str(error).lower() or isinstance(error, nats.errors.AuthorizationError):
+        return OutsideError(
+            "cluster_refused", f"NATS at {where} refuses this machine's credentials: give it valid ones."
+        )
+    return OutsideError(
+        "cluster_away", f"NATS at {where} cannot be reached: {error or type(error).__name__}."
+    )
+
+
+def away() -> HostError:
+    return HostError(
+        "cluster_away",
+        "The cluster does not answer: check that its NATS servers run and that a majority of them is reachable.",
+    )
+
+
+def is_silence(error: Exception) -> bool:
+    """Return whether `error` says that no answer came, so that the request may or may not have been carried out."""
+    if isinstance(error, APIError):
+        unavailable = isinstance(error, ServiceUnavailableError) and error.err_code not in _FULL
+        return unavailable or error.err_code in _YOUNG
+    return isinstance(error, nats.errors.Error | OSError)
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Translate refusals of JetStream inside the block."""
+    try:
+        yield
+    except APIError as error:
+        if error.err_code in _FULL:
+            raise HostError(
+                "no_disk", "The cluster's NATS servers have no room left: free some, or raise their limits."
+            ) from error
+        raise HostError("cluster_failed", f"NATS refused a request: {error.description}.") from error
+    except JetStreamError as error:
+        raise away() from error
