@@ -36,7 +36,7 @@ class NatsServer:
         config = self._directory / "nats.conf"
         config.write_text(
             f'listen: "127.0.0.1:{self._port}"\nserver_name: {self._name}\n'
-            f'ports_file_dir: "{self._directory}"\njetstream {{ store_dir: "{self._directory}/js" }}\n'
+            f'ports_file_dir: "{self._directory}"\njetstream {{ store_dir: "{self._directory}/js", sync_interval: always }}\n'
             f"{self._more}\n"
         )
         with (self._directory / "log").open("ab") as log:

@@ -1,5 +1,8 @@
 """The log of several machines on real NATS servers that are killed, full, strangers' or tampered with."""
 
+# pyright: reportUnknownMemberType=false
+# The NATS client's keyword arguments have no types.
+
 import random
 import shutil
 import subprocess
@@ -184,6 +187,25 @@ async def test_a_full_stream_is_a_full_disk_for_the_writer_only(tmp_path: Path, 
         assert (await backbone.row(fence.run)).last_seq == 2
 
 
+async def test_a_machine_with_another_audit_key_is_refused_until_it_has_the_same(
+    tmp_path: Path, server: NatsServer
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    async with machine(tmp_path / "a" / "log.db", server.url) as one:
+        await claimed(one)
+        with pytest.raises(CloisterError, match="is not the cluster's") as refused:
+            async with machine(tmp_path / "b" / "log.db", server.url):
+                pass
+        assert refused.value.code == "other_key"
+        shutil.copy2(tmp_path / "a" / "audit.key", tmp_path / "b" / "audit.key")
+        async with machine(tmp_path / "b" / "log.db", server.url) as other:
+            await other.note("Login", "ann", {})
+            verdict = await other.verify_audit()
+            assert verdict.problems == ()
+        assert (await one.verify_audit()).ok
+
+
 async def test_changes_that_this_machine_did_not_decide_alike_stop_it(
     tmp_path: Path, server: NatsServer
 ) -> None:
@@ -204,8 +226,7 @@ async def test_changes_that_this_machine_did_not_decide_alike_stop_it(
 async def test_changes_of_a_newer_version_ask_for_an_upgrade(tmp_path: Path, server: NatsServer) -> None:
     async with machine(tmp_path / "a.db", server.url) as backbone, open_link(Cluster((server.url,))) as link:
         shared = await open_shared_log(link)
-        newer = {"version": 2, "changes": [], "head": ""}
-        await shared.append(msgspec.json.encode(newer), await shared.tip())
+        await shared.append(b'{"version": 2, "changes": [], "head": ""}', await shared.tip())
         with pytest.raises(CloisterError, match="upgrade this machine"):
             await backbone.runs()
 

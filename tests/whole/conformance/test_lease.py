@@ -2,7 +2,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ from tests.whole.conformance.suites.forge import (
 
 from cloister.core.ids import Lease, OwnerId
 from cloister.forge.api import RunRepositories
-from cloister.forge.host import LocalRepositories
+from cloister.forge.host import LocalRepositories, ensure_bare
 from cloister.log.jetstream.leases import open_leases
-from cloister.log.jetstream.link import Cluster
+from cloister.log.jetstream.link import Cluster, open_link
+from cloister.log.jetstream.objects import Objects, open_objects
+from cloister.log.jetstream.run_files import SharedRepositories
 from cloister.sandbox.liveness import Owners
 
 pytestmark = pytest.mark.anyio
@@ -93,6 +95,18 @@ class LocalRig:
         return LocalRepositories(self._directory)
 
 
+class SharedRig:
+    """Two users on one machine of a cluster."""
+
+    def __init__(self, directory: Path, objects: Objects) -> None:
+        self._directory = directory
+        self._objects = objects
+
+    def open(self) -> RunRepositories:
+        local = LocalRepositories(self._directory)
+        return SharedRepositories(local, self._directory / "runs", self._objects, ensure_bare)
+
+
 @pytest.mark.parametrize("promise", LEASE_PROMISES, ids=lambda promise: promise.__name__)
 def test_owners_keep_the_promise(promise: LeasePromise, tmp_path: Path) -> None:
     promise(OwnersRig(tmp_path))
@@ -107,3 +121,11 @@ def test_leases_of_a_cluster_keep_the_promise(promise: LeasePromise, tmp_path: P
 @pytest.mark.parametrize("promise", REPOSITORIES_PROMISES, ids=lambda promise: promise.__name__)
 async def test_local_repositories_keep_the_promise(promise: RepositoriesPromise, tmp_path: Path) -> None:
     await promise(LocalRig(tmp_path))
+
+
+@pytest.mark.parametrize("promise", REPOSITORIES_PROMISES, ids=lambda promise: promise.__name__)
+async def test_shared_repositories_keep_the_promise(promise: RepositoriesPromise, tmp_path: Path) -> None:
+    with one_server(tmp_path / "nats") as server:
+        async with AsyncExitStack() as opened:
+            link = await opened.enter_async_context(open_link(Cluster((server.url,))))
+            await promise(SharedRig(tmp_path / "data", await open_objects(link)))

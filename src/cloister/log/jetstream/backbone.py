@@ -5,6 +5,9 @@ the copy first applies what others appended, and the write is decided again. A r
 write that was answered before, on whatever machine.
 """
 
+# pyright: reportUnknownMemberType=false
+# The NATS client's keyword arguments have no types.
+
 import logging
 import time
 from collections import deque
@@ -131,6 +134,7 @@ async def open_backbone(
         fragments = Fragments(link, hub)
         async with open_stream_writer(shared, replica, hub, fragments.serve) as writer:
             await writer.write(partial(begin_audit, file=HeadFile(path), at=exact(now())))
+            await to_thread.run_sync(replica.begin_head)
             with await to_thread.run_sync(LogReader, path, owner_lives) as reader:
                 yield JetStreamBackbone(path, writer, reader, hub, owner_lives, now, fragments)
     finally:

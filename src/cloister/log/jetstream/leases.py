@@ -6,6 +6,9 @@ see it after it began, and `dead_seconds` is longer: an owner that is cut off or
 can be taken. Renewals have a thread and a connection of their own, so that a busy machine still renews.
 """
 
+# pyright: reportUnknownMemberType=false
+# The NATS client's keyword arguments have no types.
+
 import logging
 import secrets
 import threading

@@ -1,5 +1,8 @@
 """The connection of one machine to NATS, and what its failures mean."""
 
+# pyright: reportUnknownMemberType=false
+# The NATS client's keyword arguments have no types.
+
 import logging
 import re
 import secrets

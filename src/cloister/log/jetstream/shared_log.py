@@ -4,6 +4,9 @@ JetStream replicates it and refuses an append unless the stream still ends where
 transactions of all machines have one order, and each was decided with all before it in sight.
 """
 
+# pyright: reportUnknownMemberType=false
+# The NATS client's keyword arguments have no types.
+
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
@@ -104,7 +107,8 @@ class SharedLog:
             if isinstance(error.__cause__, NotFoundError):
                 return False
             raise
-        return all((found.headers or {}).get(name) == value for name, value in headers.items())
+        known: dict[str, str] = found.headers or {}
+        return all(known.get(name) == value for name, value in headers.items())
 
     async def tail(self, after: int, take: Take) -> None:
         """Read all transactions behind `after`, and those that come; never returns."""

@@ -2,9 +2,9 @@
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -211,7 +211,7 @@ class StreamWriter:
 
 @asynccontextmanager
 async def open_stream_writer(
-    shared: SharedLog, replica: Replica, hub: Hub, beside: Callable[[], Awaitable[None]]
+    shared: SharedLog, replica: Replica, hub: Hub, beside: Callable[[], Coroutine[Any, Any, None]]
 ) -> AsyncGenerator[StreamWriter]:
     """Write and apply in the background until the block ends, and do what is `beside`; finishes pending requests."""
     writer = StreamWriter(shared, replica, hub)

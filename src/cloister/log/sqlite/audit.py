@@ -222,11 +222,16 @@ def _key_made(detail: str) -> dict[str, str | None]:
     return msgspec.json.decode(detail, type=dict[str, str | None])
 
 
+def keys(db: sqlite3.Connection) -> list[str | None]:
+    """Return the keys that the chain names, the newest first."""
+    found = db.execute("SELECT detail FROM audit WHERE kind = 'KeyMade' ORDER BY number DESC")
+    return [_key_made(detail)["key"] for (detail,) in found]
+
+
 def _introduced(db: sqlite3.Connection, key: Signer, at: float) -> str:
     """Return the public half of `key`; enters it first unless the chain names it already."""
     public = key.public()
-    found = db.execute("SELECT detail FROM audit WHERE kind = 'KeyMade' ORDER BY number DESC")
-    known = [_key_made(detail)["key"] for (detail,) in found]
+    known = keys(db)
     if public not in known:
         _introduce(db, public, next(iter(known), None), at)
     return public

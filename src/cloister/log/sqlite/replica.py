@@ -16,7 +16,8 @@ import msgspec
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.events import Event
 from cloister.core.system import in_thread
-from cloister.log.audit.head import HeadFile
+from cloister.log.audit.head import HeadFile, head_path
+from cloister.log.audit.keys import KEY_FILE
 from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.changes import (
     Buried,
@@ -66,7 +67,7 @@ class Replica(Connection):
                 "other_cluster",
                 f"{path} is the copy of another cluster's log: move it away, or connect to that cluster.",
             )
-        self.keep(lambda: self.head.begin(audit.head(db), time.time()))
+        self._anchored = head_path(path).exists()
 
     @property
     def _changes(self) -> list[Change]:
@@ -153,6 +154,17 @@ class Replica(Connection):
             raise _differs(self._path, number)
         return events
 
+    def begin_head(self) -> None:
+        """Begin the signed head of this copy, unless there is one, with what the copy holds by now."""
+        self.keep(lambda: self.head.begin(audit.head(self.db), time.time()))
+        self._anchored = True
+        self.advance()
+
+    def advance(self) -> None:
+        """Advance the signed head, once there is one: the first of a machine is signed when its key was checked."""
+        if self._anchored:
+            super().advance()
+
     def close(self) -> None:
         self.keep(lambda: self.head.sync(now=True))
         self.db.close()
@@ -164,7 +176,16 @@ async def open_replica(path: Path, shared: str) -> Replica:
 
 
 def begin_audit(db: sqlite3.Connection, file: HeadFile, at: float) -> tuple[None, tuple[Event, ...]]:
-    """The request that begins the audit of a shared log, once; as a new log of one machine does."""
+    """The request that begins the audit of a shared log, once; as a new log of one machine does.
+
+    Raises `HostError` (`other_key`) on a machine with a key of its own.
+    """
+    known = audit.keys(db)
+    if known and file.key.public() not in known:
+        raise HostError(
+            "other_key",
+            f"The {KEY_FILE} of this machine is not the cluster's: replace it with that of another machine.",
+        )
     audit.begin_head(db, file, at)
     return None, ()
 
