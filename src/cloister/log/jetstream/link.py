@@ -91,36 +91,56 @@ async def open_link(
     try:
         yield Link(client, cluster)
     finally:
-        with anyio.CancelScope(shield=True), anyio.move_on_after(ASK_SECONDS):
-            await client.close()
+        await _close(client)
 
 
 async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None, seed: str | None) -> None:
-    try:
-        await client.connect(
-            list(cluster.servers),
-            error_cb=_report,
-            allow_reconnect=True,
-            max_reconnect_attempts=-1,
-            reconnect_time_wait=1,
-            connect_timeout=int(ASK_SECONDS),
-            ping_interval=10,
-            max_outstanding_pings=2,
-            name="cloister",
-            tls=tls,
-            nkeys_seed_str=seed,
-        )
-    except (nats.errors.Error, OSError) as error:
-        raise _unreachable(cluster, error) from error
+    connected = False
+    problem: Exception | None = None
+    with anyio.move_on_after(ASK_SECONDS) as patience:
+
+        async def report(error: Exception) -> None:
+            nonlocal problem
+            problem = error
+            if connected:
+                logger.warning("the connection to NATS: %s", error or type(error).__name__)
+            elif _is_refusal(error):
+                patience.cancel()  # the client would try for ever
+
+        try:
+            await client.connect(
+                list(cluster.servers),
+                error_cb=report,
+                allow_reconnect=True,
+                max_reconnect_attempts=-1,
+                reconnect_time_wait=1,
+                connect_timeout=int(ASK_SECONDS),
+                ping_interval=10,
+                max_outstanding_pings=2,
+                name="cloister",
+                tls=tls,
+                nkeys_seed_str=seed,
+            )
+            connected = True
+        except (nats.errors.Error, OSError) as error:
+            problem = error
+    if not connected:
+        await _close(client)
+        raise _unreachable(cluster, problem or TimeoutError("no answer"))
 
 
-async def _report(error: Exception) -> None:
-    logger.warning("the connection to NATS: %s", str(error) or type(error).__name__)
+async def _close(client: Client) -> None:
+    with anyio.CancelScope(shield=True), anyio.move_on_after(ASK_SECONDS):
+        await client.close()
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, nats.errors.AuthorizationError) or "authorization" in str(error).lower()
 
 
 def _unreachable(cluster: Cluster, error: Exception) -> OutsideError:
     where = ", ".join(cluster.servers)[:200]
-    if "authorization" in str(error).lower() or isinstance(error, nats.errors.AuthorizationError):
+    if _is_refusal(error):
         return OutsideError(
             "cluster_refused", f"NATS at {where} refuses this machine's credentials: give it valid ones."
         )

@@ -191,7 +191,14 @@ class _Reader:
             self._commit, self._parts = headers.get(_COMMIT, ""), []
         self._parts.append(data)
         complete = part == count == str(len(self._parts))
-        self._take(number, zlib.decompress(b"".join(self._parts)) if complete else None)
+        self._take(number, _unpacked(b"".join(self._parts)) if complete else None)
+
+
+def _unpacked(data: bytes) -> bytes:
+    try:
+        return zlib.decompress(data)
+    except zlib.error:
+        return b""  # no version writes that: decoding it says so
 
 
 async def open_shared_log(link: Link) -> SharedLog:

@@ -1,9 +1,10 @@
 """Writes to the shared log: tries requests on this machine's copy, appends their changes, and applies those of others."""
 
 import logging
+import sqlite3
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -25,6 +26,11 @@ _PARTS_SECONDS = 0.25
 """How long it waits for the rest of a transaction of another machine that is too large for one message."""
 
 _OTHERS_SECONDS = 1.0
+_REST_SECONDS = 1.0
+"""How long it waits before it tries again to store what arrived."""
+
+_FINAL = frozenset({"newer_data", "replica_differs", "bug"})
+"""Errors after which this machine cannot follow the log any more."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,34 +102,39 @@ class StreamWriter:
             while not (self._closing and not self._jobs):
                 await self._ring.wait()
                 self._ring = anyio.Event()
-                while self._arrived or self._jobs:
+                while self._jobs or (self._arrived and not self._closing):
                     await self._step()
 
     async def _step(self) -> None:
-        try:
-            if self._failure is not None:
-                self._arrived.clear()
-            elif self._arrived:
-                await self._apply()
-        except CloisterError as error:
-            logger.error("this machine no longer follows the cluster's log: %s", error.message)
-            self._failure = error
-            self._move(self._position)
         batch = [self._jobs.popleft() for _ in range(min(BATCH, len(self._jobs)))]
         try:
+            await self._apply()
             if batch:
                 await self._settle(batch)
-        except CloisterError as error:
-            await in_thread(self._replica.give_up, batch)
-            for job in batch:
-                job.error = error
+        except Exception as error:  # the writer survives any request
+            await self._undo(batch, _as_ours(error))
         for job in batch:
             if job.done is not None:
                 job.done.set()  # the writer continues first, then the followers
             self._hub.announce(job.events)
 
+    async def _undo(self, batch: list[Job[object]], error: CloisterError) -> None:
+        with suppress(sqlite3.Error):
+            await in_thread(self._replica.give_up, batch)
+        for job in batch:
+            job.error = error
+        if not batch and self._failure is None:
+            logger.error("the cluster's log is not followed: %s", error.message)
+            await anyio.sleep(_REST_SECONDS)
+
     async def _apply(self) -> None:
-        """Apply what other machines appended; an append of this one comes back and is known already."""
+        """Apply what other machines appended; an append of this one comes back and is known already.
+
+        Raises `HostError`, again each time if the copy cannot follow the log; what did not fit on the disk is tried again.
+        """
+        if self._failure is not None:
+            self._arrived.clear()
+            raise self._failure
         messages = [each for each in self._arrived if each[0] > self._position]
         self._arrived.clear()
         if not messages:
@@ -132,8 +143,17 @@ class StreamWriter:
         now = anyio.current_time()
         self._others_at = now
         self._parts_at = now if messages[-1][1] is None else float("-inf")
-        if placed:
-            self._hub.announce(await in_thread(self._write, placed))
+        try:
+            if placed:
+                self._hub.announce(await in_thread(self._write, placed))
+        except Exception as error:
+            if isinstance(error, CloisterError) and error.code not in _FINAL:
+                self._arrived.extendleft(reversed(messages))
+                raise
+            self._failure = _as_ours(error)
+            logger.error("this machine no longer follows the cluster's log: %s", self._failure.message)
+            self._move(self._position)
+            raise self._failure from error
         self._move(messages[-1][0])
 
     def _write(self, placed: list[tuple[int, bytes]]) -> tuple[Event, ...]:
@@ -189,8 +209,7 @@ class StreamWriter:
                 await self._arrival(self._position + 1)
         elif now - self._others_at < _OTHERS_SECONDS:
             await anyio.sleep(_TURN_SECONDS)
-            if self._arrived:
-                await self._apply()
+            await self._apply()
 
     async def _arrival(self, number: int) -> None:
         """Apply what arrives until the copy has `number`. Raises `HostError`."""
@@ -207,6 +226,10 @@ class StreamWriter:
     def close(self) -> None:
         self._closing = True
         self._ring.set()
+
+
+def _as_ours(error: Exception) -> CloisterError:
+    return error if isinstance(error, CloisterError) else Bug(f"The shared log failed: {error!r}.")
 
 
 @asynccontextmanager
