@@ -13,6 +13,7 @@ import msgspec
 from cloister.core.errors import Bug, CloisterError, HostError
 from cloister.core.events import Event
 from cloister.core.system import in_thread
+from cloister.log.api import Latency
 from cloister.log.hub import Hub
 from cloister.log.jetstream.link import PATIENCE_SECONDS, away
 from cloister.log.jetstream.shared_log import Behind, SharedLog
@@ -58,6 +59,7 @@ class StreamWriter:
         """When another machine was last heard of, and when the last part of its transaction came."""
         self._failure: CloisterError | None = None
         self._closing = False
+        self.latency = Latency()
 
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction; durable on a majority of the cluster when this returns.
@@ -66,12 +68,14 @@ class StreamWriter:
         """
         if self._closing:
             raise Bug("The log is closed.")
+        begun = anyio.current_time()
         job: Job[T] = Job(work, anyio.Event())
         self._jobs.append(job)  # pyright: ignore[reportArgumentType] - the writer never reads the answer
         self._ring.set()
         if job.done is not None:
             with anyio.CancelScope(shield=True):  # every wait below has an end
                 await job.done.wait()
+        self.latency.add(anyio.current_time() - begun)
         return job.result()
 
     def watch(self, on: bool) -> None:

@@ -75,6 +75,11 @@ def write_now(path: Path, work: Work[T]) -> T:
 class Writes(Protocol):
     """Where a backbone hands its writes over."""
 
+    @property
+    def latency(self) -> Latency:
+        """How long writes took."""
+        ...
+
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction; durable when this returns. Raises what `work` raised, or `HostError`."""
         ...
