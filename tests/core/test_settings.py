@@ -2,8 +2,10 @@ from pathlib import Path
 
 import pytest
 
+from cloister.app.forges import forge_places
 from cloister.app.settings import FileSettings, read_settings
 from cloister.core.errors import UserError
+from cloister.egress.credentials import Vault
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
@@ -81,3 +83,12 @@ def test_a_key_is_taken_without_the_line_break_that_its_file_had(tmp_path: Path)
     settings = read_settings({**env, "OPENAI_BASE_URL": "http://localhost:1/v1", "AWS_REGION": "eu-west-1\n"})
     assert settings.keys == {"openai": "sk-1", "openai-responses": "sk-1", "compatible": "sk-1"}
     assert settings.amazon == {"region": "eu-west-1"}
+
+
+def test_an_account_of_bitbucket_is_not_known_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(
+        '[[forge]]\nhost = "bitbucket.org"\nfrom = "env:TOKEN"\npeople = { "@bea" = "env:BEA" }\n'
+    )
+    settings = read_settings({"USER": "tester"}, tmp_path)
+    with pytest.raises(UserError, match="people has no @ there"):
+        forge_places(settings, Vault(settings.variables))

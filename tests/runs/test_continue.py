@@ -7,27 +7,33 @@ from tests.runs.arena import ADD, FINISH, FIX, HALF, SUB, Arena, bash, of, scrip
 from cloister.agent.taint import Provenance
 from cloister.core.diagnosis import Comparison
 from cloister.core.events import (
+    AnyBody,
     AttemptEnded,
     AttemptForked,
     AttemptStarted,
     BaseFixed,
     ChangeDelivered,
     ChangeMade,
+    Event,
     ModelReplied,
     PromptReceived,
+    QuestionAnswered,
     RewindRequested,
+    RunAdmitted,
     RunClaimed,
     RunContinued,
     RunFinished,
     RunResumed,
+    SandboxUsed,
     TurnEnded,
 )
-from cloister.core.requests import Budget, Origin
+from cloister.core.ids import RunId, SandboxId
+from cloister.core.requests import Budget, NewRun, Origin
 from cloister.forge import change
 from cloister.forge.change import commit_tree
 from cloister.forge.host import in_bare
 from cloister.runs.attempts.tree import tree
-from cloister.runs.delivery import Target, make_result, propose
+from cloister.runs.delivery import Target, asker, make_result, propose
 
 pytestmark = pytest.mark.anyio
 
@@ -183,3 +189,25 @@ async def test_the_rounds_after_a_rebase_build_on_the_new_base_and_replace_what_
     ended = AttemptEnded(0, "red", "Work.", last.commit, Comparison())
     sent = await propose(services.repositories, journal.events, ended, last, Target(where))
     assert (sent.previous, sent.rebased) == (first.commit, True)
+
+
+def test_a_run_is_one_persons_until_another_has_a_hand_in_it() -> None:
+    def of_run(who: str, *bodies: AnyBody) -> str:
+        first = RunAdmitted(NewRun("Fix it.", "r"), who)
+        return asker([Event(RunId("r-1"), seq, 0.0, body) for seq, body in enumerate((first, *bodies), 1)])
+
+    by_ci = PromptReceived("It failed.", "ci", "ci")
+    by_none = QuestionAnswered("q-1", "Yes.", "deadline")
+    assert of_run("ann", PromptReceived("More.", "ann"), by_ci, by_none) == "ann"
+    assert of_run("bea (trigger)", PromptReceived("More.", "bea (review)", "review")) == "@bea"
+    others = (
+        PromptReceived("More.", "bob"),
+        PromptReceived("More.", "ann (review)", "review"),
+        QuestionAnswered("q-1", "Yes.", "bob"),
+        SandboxUsed(0, SandboxId("s-1"), "terminal", "bash", "bob"),
+    )
+    for other in others:
+        assert of_run("ann", by_ci, other) == "", other
+    assert of_run("bea (trigger)", PromptReceived("More.", "bea")) == "", (
+        "the account of a forge is another name"
+    )

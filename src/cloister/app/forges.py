@@ -64,6 +64,9 @@ def _forge_place(entry: ForgeEntry, vault: Vault) -> ForgePlace:
     for who in entry.people:
         if not who.strip("@ "):
             raise ValueError("a person in people has a name, or `@` and the name of an account")
+        if kind == "bitbucket" and who.startswith("@"):
+            # Nicknames there are not unique, and people change them.
+            raise ValueError("at Bitbucket an account is not known by its name: people has no @ there")
     people = {
         who: _reader(vault, token_source(f"{host} {who}", source), f"token of {who} for {host}")
         for who, source in entry.people.items()

@@ -27,6 +27,7 @@ from cloister.core.events import (
     DeliveryFailed,
     Event,
     PromptReceived,
+    QuestionAnswered,
     RunAdmitted,
     SandboxUsed,
 )
@@ -85,8 +86,9 @@ async def remove_files(
         raise working from None
 
 
-_AT_FORGE = " (trigger)"
-"""At the end of the name of a person who asked at a forge."""
+_AT_FORGE, _AT_REVIEW = " (trigger)", " (review)"
+"""At the end of the name of a person who asked at a forge, or wrote at a pull request."""
+_DEADLINE = "deadline"
 _DELIVERED = ("proven", "unbroken", "unproven")
 """Outcomes that are delivered at once; the change of any other waits for `apply`."""
 
@@ -264,7 +266,7 @@ async def propose(
             rebased=before is not None and before[0] < _base_fixed(events),
             onto=base.branch if base else None,
             draft=winner.outcome != "proven",
-            who=_asker(events),
+            who=asker(events),
         )
     )
     about = pull_request.part_of(made, target.folder, commit) if target.folder else made
@@ -272,10 +274,20 @@ async def propose(
     return msgspec.structs.replace(proposal, page=page)
 
 
-def _asker(events: Sequence[Event]) -> str:
-    """Who asked for the run, as `Proposal.who`."""
+def asker(events: Sequence[Event]) -> str:
+    """Who asked for the run, as `Proposal.who`; empty once another person had a hand in it.
+
+    SAFETY: forges do not let authors approve their own changes, so one person must not speak through another's.
+    """
     who = events[0].body.who if isinstance(events[0].body, RunAdmitted) else ""
-    return f"@{who.removesuffix(_AT_FORGE)}" if who.endswith(_AT_FORGE) else who
+    name = who.removesuffix(_AT_FORGE)
+    own = {who, f"{name}{_AT_REVIEW}", _DEADLINE} if who != name else {who, _DEADLINE}
+    said = Index(events).of(PromptReceived, QuestionAnswered, SandboxUsed)
+    if any(
+        one.who not in own for one in said if not (isinstance(one, PromptReceived) and one.origin == "ci")
+    ):
+        return ""
+    return f"@{name}" if who != name else who
 
 
 def _base_fixed(events: Sequence[Event]) -> int:
@@ -353,7 +365,7 @@ def _co_authors(events: Sequence[Event], people: Mapping[str, str]) -> list[str]
     asked = [e.body.who for e in events[start:] if isinstance(e.body, PromptReceived | SandboxUsed)]
     if start == 0 and isinstance(events[0].body, RunAdmitted):
         asked.insert(0, events[0].body.who)
-    names = dict.fromkeys(who.removesuffix(" (review)").removesuffix(_AT_FORGE) for who in asked)
+    names = dict.fromkeys(who.removesuffix(_AT_REVIEW).removesuffix(_AT_FORGE) for who in asked)
     return [f"Co-authored-by: {people[who]}" for who in names if who in people]
 
 

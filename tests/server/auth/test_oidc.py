@@ -458,6 +458,12 @@ async def test_a_person_without_a_usable_name_is_not_let_in(provider: LoginProvi
         "a" * 101,
         "ada@example.org\nx",
         " a",
+        "@ada",
+        "group:dev",
+        "guest 1",
+        "trigger nightly",
+        "ada (trigger)",
+        "U1 (Slack)",
     ):
         provider.facts = {"groups": ["dev"], "email": name}
         await direct.refuses("denied", "names no person")

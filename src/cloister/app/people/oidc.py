@@ -61,6 +61,11 @@ ALGORITHMS = [
 _Text = Annotated[str, msgspec.Meta(max_length=4_096)]
 _ADDRESS = re.compile(r"/[A-Za-z0-9/._~%!$&'()*+,;=:@?#-]{0,500}")
 _NAME = re.compile(r"[^\s<>\x00-\x1f\x7f](?:[^<>\x00-\x1f\x7f]{0,98}[^\s<>\x00-\x1f\x7f])?")
+_RESERVED = re.compile(r"@.*|group:.*|guest .*|trigger .*|.* \((?:trigger|review|Slack)\)")
+"""What projects call groups, `people` of a forge its accounts, and the log people who come in elsewhere than here.
+
+SAFETY: at many providers people choose the name that others read.
+"""
 
 T = TypeVar("T")
 
@@ -240,7 +245,12 @@ class LoginProvider:
 
     def _name(self, told: Mapping[str, Any]) -> str:
         found = told.get(self.entry.name_claim)
-        if not isinstance(found, str) or not _NAME.fullmatch(found) or not found.isprintable():
+        if (
+            not isinstance(found, str)
+            or not _NAME.fullmatch(found)
+            or not found.isprintable()
+            or _RESERVED.fullmatch(found)
+        ):
             raise UserError(
                 "denied",
                 f"The provider names no person: its claim {self.entry.name_claim!r} is missing or cannot be a name. "
