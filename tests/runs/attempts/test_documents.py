@@ -1,5 +1,6 @@
 """Documents that a model searches, and the notes that it proposes."""
 
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +35,7 @@ async def test_a_model_finds_a_passage_with_its_source_and_the_text_is_untrusted
     (folder / "deploy.md").write_text(DEPLOY)
     (folder / "holidays.md").write_text("# Holidays\n\nAsk your lead.\n")
     (folder / "passwd.md").symlink_to("/etc/passwd")
+    (folder / os.fsdecode(b"r\xf4le.md")).write_text("# Rollen\n\nWho may start a build.\n")
     entries = (DocsEntry("handbook", str(folder)), DocsEntry("wiki", "https://wiki.example/w.git"))
     arena.tools = (DocsTool(Library(entries, no_repository, tmp_path)),)
     journal = arena.journal(arena.request(script(ASK.format("how to roll back a build"), FINISH)))
@@ -44,6 +46,7 @@ async def test_a_model_finds_a_passage_with_its_source_and_the_text_is_untrusted
         "[handbook: deploy.md:5-8] Deploying > Rolling back\n## Rolling back\n\nCall `undeploy`"
     )
     assert "wiki cannot be searched: https://wiki.example/w.git cannot be reached." in seen.text
+    assert "[handbook: r\ufffdle.md:1-4] Rollen" in seen.text, "its name is not UTF-8"
     assert "root:" not in seen.text
     assert seen.origin == "server"
     assert of(journal, ActionDecided)[0].action == "docs: how to roll back a build"

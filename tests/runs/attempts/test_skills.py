@@ -4,6 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.runs.arena import FINISH, Arena, bash, of, script
 
@@ -116,6 +117,19 @@ async def test_of_two_skills_with_one_name_the_organisations_counts_and_the_log_
         f"The skill 'release' in {tmp_path / 'home' / 'release'} is not used: {company / 'release'} "
     )
     assert why.endswith("(organisation) has one of that name; rename one.")
+
+
+async def test_names_that_are_not_utf8_cost_their_skill_only(tmp_path: Path) -> None:
+    folder = tmp_path / "skills"
+    put_skill(folder, "good")
+    (put_skill(folder, "latin") / os.fsdecode(b"\xe9.md")).touch()
+    (folder / os.fsdecode(b"\xe9")).mkdir()
+    found = await SkillPlaces((folder,)).read()
+    assert [one.name for one in found.skills] == ["good"]
+    first, second = sorted(found.problems)
+    assert first.endswith("is not used: its name is not UTF-8.")
+    assert second.endswith("is not used: the name '\\udce9.md' is not UTF-8.")
+    msgspec.json.encode(found.problems)
 
 
 async def test_links_pipes_and_wrong_front_matter_are_refused_with_a_sentence(tmp_path: Path) -> None:

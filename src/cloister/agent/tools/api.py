@@ -11,7 +11,7 @@ from cloister.core.computer import Computer, Stream
 from cloister.core.errors import Bug
 from cloister.core.events import Effect
 from cloister.core.requests import Origin
-from cloister.core.text import bounded, inert
+from cloister.core.text import bounded, inert, whole
 from cloister.model.api import ToolSpec
 
 Show = Callable[[Stream, bytes], None]
@@ -96,5 +96,5 @@ async def answered_by_the_loop(computer: Computer, args: object, show: Show) -> 
 
 
 def observe(ok: bool, text: str, exit_code: int | None = None) -> Observation:
-    """An observation with inert, bounded text."""
-    return Observation(ok, bounded(inert(text), limits.OBSERVATION_CHARS), exit_code)
+    """An observation with inert, bounded text that an event can hold: names of files may not be UTF-8."""
+    return Observation(ok, bounded(inert(whole(text)), limits.OBSERVATION_CHARS), exit_code)

@@ -16,7 +16,7 @@ from cloister.agent.knowledge.front_matter import Document, split, text_of
 from cloister.core.errors import UserError
 from cloister.core.requests import KNOWLEDGE_NAME
 from cloister.core.system import in_thread
-from cloister.core.text import inert, one_line
+from cloister.core.text import inert, one_line, whole
 from cloister.forge.read import Content, chosen_files
 
 FILE = "SKILL.md"
@@ -130,13 +130,33 @@ class SkillPlaces:
                     if layer == "organisation":
                         problems.append(f"There is no folder {folder}, which the settings name for skills.")
                     continue
-                for path in sorted(folder.iterdir())[: MOST_SKILLS * 2]:
+                for path in _below(folder, problems):
                     if path.is_dir() and not path.name.startswith("."):
                         try:
                             found.append(skill(path.name, _files(path), layer, str(path)))
                         except UserError as error:
                             problems.append(error.message)
         return Found(tuple(found), tuple(problems))
+
+
+def _below(folder: Path, problems: list[str]) -> list[Path]:
+    """What a folder of skills holds."""
+    try:
+        found = sorted(folder.iterdir())[: MOST_SKILLS * 2]
+    except OSError as error:
+        problems.append(f"The folder {folder} for skills cannot be read: {error.strerror}.")
+        return []
+    problems += [
+        f"The skill {path.name!r} is not used: its name is not UTF-8."
+        for path in found
+        if not _is_text(path.name)
+    ]
+    return [path for path in found if _is_text(path.name)]
+
+
+def _is_text(name: str) -> bool:
+    """False for a name of the file system that is not UTF-8, which no event and no sandbox can hold."""
+    return whole(name) == name
 
 
 def _files(folder: Path) -> dict[str, SkillFile]:
@@ -150,6 +170,8 @@ def _files(folder: Path) -> dict[str, SkillFile]:
             where = str(path.relative_to(folder))
             if name in _LEFT_OUT:
                 continue
+            if not _is_text(where):
+                raise _bad(str(folder), f"the name {where!r} is not UTF-8")
             try:
                 # SAFETY: a link could lead to any file of this machine, which a sandbox must not see.
                 descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
