@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 import anyio
@@ -309,6 +310,53 @@ async def test_metadata_is_bounded_on_every_wire_and_looking_again_makes_no_toke
         assert (await stranger.get("/compat/modbox/sandboxes", headers=bearer)).status_code == 200
     after = [entry.kind for entry in await served.app.backbone.audit(0, 10_000)].count("SandboxTokenMade")
     assert after - before == open_now - 1, "one for each sandbox that has none"
+
+
+async def test_a_build_that_cannot_be_kept_leaves_the_template_of_its_name(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    key, name = {"X-API-KEY": served.token}, f"tools-{token_hex(4)}"
+    box = await made(served, stranger)
+    kept = await served.client.post(f"/v1/sandboxes/{box.sandbox}/snapshots", json={"name": name})
+    assert kept.status_code == 201, kept.text
+    begun = (await stranger.post("/compat/e2b/v3/templates", json={"name": name}, headers=key)).json()
+    at = f"/compat/e2b/v2/templates/{name}/builds/{begun['buildID']}"
+    started = await stranger.post(at, json={"steps": [{"type": "RUN", "args": ["true"]}]}, headers=key)
+    assert started.status_code == 202, started.text
+    (sandbox,) = [info.id for info in served.app.sandboxes.list() if info.id != box.sandbox]
+    with anyio.fail_after(60):
+        while (await served.client.get(f"/v1/sandboxes/{sandbox}/commands")).json()[0]["state"] == "running":
+            await anyio.lowlevel.checkpoint()
+    await served.client.delete(f"/v1/sandboxes/{sandbox}")
+    told = await stranger.get(
+        f"/compat/e2b/templates/{name}/builds/{begun['buildID']}/status?logsOffset=\u00b2", headers=key
+    )
+    assert (told.status_code, told.json()["status"]) == (200, "error"), told.text
+    there = await served.client.get(f"/v1/snapshots/{name}")
+    assert (there.status_code, there.json().get("id")) == (200, kept.json()["id"])
+    await served.client.delete(f"/v1/snapshots/{name}")
+
+
+async def test_odd_queries_and_odd_times_of_files_are_no_mistake_of_the_server(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    box = await made(served, stranger)
+    key = {"X-API-KEY": served.token}
+    for query, status in (
+        ({"limit": "\u00b2"}, 200),
+        ({"limit": "9" * 5_000}, 200),
+        ({"metadata": "&".join(f"k{number}=v" for number in range(65))}, 400),
+    ):
+        reply = await stranger.get("/compat/e2b/v2/sandboxes", params=query, headers=key)
+        assert reply.status_code == status, reply.text
+    odd = "touch -d @99999999999999 /work/late; touch -d @-99999999999999 /work/early; touch /work/now"
+    await served.client.post(f"/v1/sandboxes/{box.sandbox}/exec", json={"command": odd})
+    listed = await stranger.post(LIST, json={"path": "/work"}, headers=box.headers())
+    assert listed.status_code == 200, listed.text
+    assert {"early", "late", "now"} <= {one["name"] for one in listed.json()["entries"]}
+    at = f"/compat/pandastack/v1/sandboxes/{box.sandbox}/fs/dir"
+    bearer = {"Authorization": f"Bearer {served.token}"}
+    assert (await stranger.get(at, params={"path": "/work"}, headers=bearer)).status_code == 200
 
 
 def test_watchers_remember_so_many_names_together_and_the_oldest_goes() -> None:

@@ -1,5 +1,6 @@
 """The control plane of e2b: sandboxes, their time and metadata, forks, snapshots, metrics."""
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import parse_qsl, unquote, urlencode
@@ -24,6 +25,7 @@ ENVD_VERSION = "0.6.4"
 """Decides which dialect its clients speak to the inside."""
 TIMEOUT_SECONDS = 300
 _PAGE = 100
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _MIB = 1_048_576
 
 Name = Annotated[str, PathParameter(description="A sandbox's id.")]
@@ -135,21 +137,32 @@ def state(info: SandboxInfo) -> str:
 
 
 def stamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+    """A time as text; a guest may give a file one that no calendar has."""
+    try:
+        at = datetime.fromtimestamp(seconds, UTC)
+    except (ValueError, OverflowError, OSError):
+        at = datetime.fromtimestamp(0, UTC)
+    return at.isoformat().replace("+00:00", "Z")
 
 
 @get([at("/sandboxes"), at("/v2/sandboxes")], **of(SandboxVerbs.list), **opened())
 async def listed(request: Any_, verbs: Given) -> Response[list[dict[str, object]]]:
     query = request.query_params
     # Keys and values are encoded once more than the query.
-    pairs = parse_qsl(query.get("metadata", ""), keep_blank_values=True, max_num_fields=64)
+    try:
+        pairs = parse_qsl(query.get("metadata", ""), keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        raise UserError(
+            "bad_metadata", "Metadata is asked for as KEY=VALUE, joined by &, at most 64."
+        ) from None
     wanted = urlencode([(unquote(key), unquote(value)) for key, value in pairs])
     found = list(await verbs.sandboxes.list(wanted or None))
     if query.get("order") == "desc":
         found.reverse()
     if states := ",".join(query.getall("state", [])).split(",") if "state" in query else []:
         found = [info for info in found if state(info) in states]
-    limit = int(query["limit"]) if query.get("limit", "").isdigit() else _PAGE
+    asked = query.get("limit", "")
+    limit = int(asked) if _NUMBER.fullmatch(asked) else _PAGE
     ids = [str(info.id) for info in found]
     token = query.get("nextToken", "")
     start = ids.index(token) + 1 if token in ids else 0

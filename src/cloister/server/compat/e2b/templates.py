@@ -6,6 +6,7 @@ A build is a command in the background of its sandbox, so it needs no connection
 import re
 import time
 from collections import OrderedDict
+from contextlib import suppress
 from secrets import token_hex
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from msgspec import Meta
 
 from cloister.app.verbs.api import FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs, Verbs
 from cloister.app.verbs.records import NewCommand, NewSandbox
-from cloister.core.errors import UserError
+from cloister.core.errors import CloisterError, UserError
 from cloister.server.bodies import body_of, read_on_after_errors
 from cloister.server.compat.connect import unary
 from cloister.server.compat.e2b import at
@@ -34,6 +35,7 @@ LOG_BYTES = 1_048_576
 _LINES = 100
 """Lines of a log in one answer: as many as its client expects."""
 _OWN_IMAGES = ("e2bdev/base", "e2bdev/code-interpreter")
+_NUMBER = re.compile(r"[0-9]{1,11}")
 _HASH = re.compile(r"[0-9a-f]{32,128}")
 _Asked = Request[Any, Any, State]
 Name = Annotated[str, PathParameter(description="A template's name.")]
@@ -192,7 +194,7 @@ async def build_status(
 ) -> dict[str, object]:
     build = _builds(request).of(template, number)
     given = request.query_params.get("logsOffset", "")
-    offset = int(given) if given.isdigit() and len(given) < 12 else 0
+    offset = int(given) if _NUMBER.fullmatch(given) else 0
     async with build.asking:
         if build.status == "building":
             await wait(_look(verbs, build))
@@ -220,15 +222,28 @@ async def _look(verbs: Verbs, build: _Build) -> None:
     if state is None:
         return
     if state == 0:
-        for kept in await verbs.snapshots.list():
-            if kept.name == build.template:
-                await verbs.snapshots.remove(kept.id)
-        await verbs.snapshots.take(build.sandbox, build.template)
-        build.status = "ready"
+        try:
+            await _keep(verbs, build)
+        except CloisterError as error:
+            build.status, build.reason = "error", error.message
+        else:
+            build.status = "ready"
     else:
         last = next((line for line in reversed(build.log) if line.startswith("[")), "The build")
         build.status, build.reason = "error", f"{last} failed with exit status {state}."
-    await verbs.sandboxes.destroy(build.sandbox)
+    with suppress(UserError):  # it may have ended by itself
+        await verbs.sandboxes.destroy(build.sandbox)
+
+
+async def _keep(verbs: Verbs, build: _Build) -> None:
+    """Keep the files under the build's name; the earlier ones go when the new ones are safe."""
+    earlier = [kept for kept in await verbs.snapshots.list() if kept.name == build.template]
+    spare = await verbs.snapshots.take(build.sandbox) if earlier else None
+    for kept in earlier:
+        await verbs.snapshots.remove(kept.id)
+    await verbs.snapshots.take(build.sandbox, build.template)
+    if spare is not None:
+        await verbs.snapshots.remove(spare.id)
 
 
 async def _output(verbs: Verbs, build: _Build) -> tuple[int | None, str]:
