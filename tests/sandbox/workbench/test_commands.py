@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -11,8 +12,9 @@ import msgspec
 import pytest
 
 from cloister.app.workbench.commands import Background, Commands, Record, Skipped, open_commands
+from cloister.app.workbench.contexts import DEFAULT, CodeResult, Contexts
 from cloister.core import limits
-from cloister.core.computer import Command, Exited, Output, shell
+from cloister.core.computer import WORK_DIR, Command, Exited, Output, shell
 from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
 from cloister.testing.local import LocalComputer
@@ -207,3 +209,16 @@ async def test_a_full_disk_ends_the_command_and_says_how_it_ended(
         assert record.exited.killed == "cancelled"
         out, _, _ = await followed(command)
         assert out == (b"y\n" * len(out))[: len(out)]
+
+
+async def test_code_for_a_context_that_is_just_being_made_waits_for_it(computer: LocalComputer) -> None:
+    ran: list[CodeResult] = []
+    async with anyio.create_task_group() as tasks:
+        contexts = Contexts(tasks)
+        make = partial(contexts.make, HERE, computer, cwd=WORK_DIR, env={}, user="agent", name=DEFAULT)
+        tasks.start_soon(make)
+        while not contexts.list(HERE):
+            await anyio.lowlevel.checkpoint()
+        ran += [await contexts.run(HERE, DEFAULT, "x = 1", 30, {}) for _ in range(2)]
+        tasks.cancel_scope.cancel()
+    assert [(one.count, one.timed_out) for one in ran] == [(1, False), (2, False)]

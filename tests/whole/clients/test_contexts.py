@@ -83,20 +83,6 @@ def test_code_is_interrupted_at_its_limit_and_the_variables_stay(sandbox: Sandbo
 
 
 @pytest.mark.anyio
-async def test_calls_that_come_at_once_to_a_fresh_sandbox_share_its_first_context(command: Cloister) -> None:
-    counts: list[int] = []
-    async with await AsyncClient(data_dir=command.data_dir).create() as sandbox:
-
-        async def count() -> None:
-            counts.append((await sandbox.run_code("1", seconds=30)).count)
-
-        async with anyio.create_task_group() as tasks:
-            for _ in range(3):
-                tasks.start_soon(count)
-    assert sorted(counts) == [1, 2, 3]
-
-
-@pytest.mark.anyio
 async def test_code_cannot_end_its_context_by_what_it_shows_or_raises(command: Cloister) -> None:
     from cloister.app.verbs.records import RunCode
 
