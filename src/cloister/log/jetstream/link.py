@@ -94,18 +94,23 @@ async def open_link(
         await _close(client)
 
 
+class _GivenUp(Exception):
+    """Raised inside the client, which would try for ever, and leaves connections open when it is cancelled."""
+
+
 async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None, seed: str | None) -> None:
     connected = False
     problem: Exception | None = None
-    with anyio.move_on_after(ASK_SECONDS) as patience:
+    last = anyio.current_time() + ASK_SECONDS
+    with anyio.move_on_after(3 * ASK_SECONDS):
 
         async def report(error: Exception) -> None:
             nonlocal problem
             problem = error
             if connected:
                 logger.warning("the connection to NATS: %s", error or type(error).__name__)
-            elif _is_refusal(error):
-                patience.cancel()  # the client would try for ever
+            elif _is_refusal(error) or anyio.current_time() > last:
+                raise _GivenUp
 
         try:
             await client.connect(
@@ -122,6 +127,8 @@ async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None,
                 nkeys_seed_str=seed,
             )
             connected = True
+        except _GivenUp:
+            pass
         except (nats.errors.Error, OSError) as error:
             problem = error
     if not connected:
