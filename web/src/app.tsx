@@ -40,7 +40,7 @@ const LATER = {
   "/audit": later(() => import("./admin/audit").then((found) => found.Audit)),
   "/projects": later(() => import("./admin/projects").then((found) => found.Projects)),
   "/budgets": later(() => import("./admin/machine").then((found) => found.Budgets)),
-  "/models": later(() => import("./admin/machine").then((found) => found.Models)),
+  "/models": later(() => import("./admin/models").then((found) => found.Models)),
   "/machine": later(() => import("./admin/machine").then((found) => found.Machine)),
 };
 const OneSandbox = later(() => import("./sandboxes/sandboxes").then((found) => found.Sandbox));

@@ -13,10 +13,10 @@ from pathlib import Path
 import msgspec
 from msgspec import structs
 
-from cloister.app.json_file import JsonFile
 from cloister.app.tokens import Caller, digest
 from cloister.core.errors import UserError
 from cloister.core.requests import Role
+from cloister.core.system.json_file import JsonFile
 
 ONCE_SECONDS = 60.0
 LOGIN_SECONDS = 86_400.0

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from cloister.app.json_file import JsonFile
 from cloister.core.errors import UserError
 from cloister.core.requests import Role
+from cloister.core.system.json_file import JsonFile
 
 TOKENS = 1_000
 RANK: dict[Role, int] = {"viewer": 0, "operator": 1, "admin": 2}

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.egress.world import World, listening, over_tls, read_until, scripted, secure_going
 
+from cloister.app.checkup import credential_findings
 from cloister.app.settings import read_settings
-from cloister.cli.checkup import credential_findings
 from cloister.core.errors import UserError
 from cloister.core.requests import CredentialEntry, DoorBounds
 from cloister.egress.credentials import (

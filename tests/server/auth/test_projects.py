@@ -291,6 +291,20 @@ async def test_who_administers_a_project_keeps_its_members_and_others_do_not_lea
     assert ("max", {"project": "ledger", "member": "vera", "level": "sees"}) in await house.audit("MemberSet")
 
 
+async def test_no_verb_reads_the_repository_of_a_project_for_others(house: House) -> None:
+    for method, path, body in (
+        ("GET", f"/v1/skills?repo={LEDGER}", None),
+        ("GET", f"/v1/tools?repo={LEDGER}", None),
+        ("GET", f"/v1/forge?repo={LEDGER}", None),
+        ("POST", "/v1/policy/layers", {"repo": LEDGER}),
+        ("POST", "/v1/policy/explain", {"action": "bash:ls", "context": {"repo": LEDGER}}),
+        ("POST", "/v1/verify", {"repo": LEDGER, "ref": "main"}),
+        ("POST", "/v1/verify", {"repo": "", "ref": str(house.closed.run)}),
+    ):
+        reply = await house.ask("otto", method, path, body)
+        assert reply.json()["code"] in ("denied", "no_such_run"), (path, reply.text)
+
+
 async def test_a_damaged_file_of_projects_shows_runs_to_admins_only(house: House, settings: Settings) -> None:
     (settings.data_dir / "projects.json").write_text("{")
     for who in ("vera", "otto", "max"):

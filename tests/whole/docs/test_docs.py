@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from typer.main import get_command
 
+from cloister.app.checkup import Finding
 from cloister.app.settings import FileSettings
 from cloister.app.verbs.records import (
     BackgroundCommand,
@@ -21,7 +22,6 @@ from cloister.app.verbs.records import (
     TriggerInfo,
 )
 from cloister.app.verbs.webhooks import DeadDelivery, MadeWebhook, WebhookInfo
-from cloister.cli.checkup import Finding
 from cloister.cli.entry import app
 from cloister.cli.fleet import FleetResult
 from cloister.cli.lazy import COMMANDS

@@ -1,13 +1,13 @@
-// What this machine can do: budgets, models, templates, and the server itself.
+// What this machine can do: budgets, templates, and the server itself.
 
 import { useState } from "preact/hooks";
 import { get, me, send } from "../api/client";
-import type { BudgetReport, Health, LocalModel, LoginInfo, PoolInfo, TemplateInfo } from "../api/records";
+import type { BudgetReport, Checkup, Health, LoginInfo, PoolInfo, TemplateInfo } from "../api/records";
 import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
 import { Command, Failed } from "../parts/notes";
 import { Bar } from "../run/receipt";
-import { bytes, count, date, dollars, duration, repoName, shown } from "../text/format";
+import { count, date, dollars, duration, repoName, shown } from "../text/format";
 
 export function Budgets() {
   const { data, error, again } = useLoad("budget", () => get<BudgetReport>("/v1/budget"), 10);
@@ -34,61 +34,6 @@ export function Budgets() {
   );
 }
 
-export function Models() {
-  const { data, error, again } = useLoad("models", () => get<LocalModel[]>("/v1/models"));
-  const [busy, setBusy] = useState("");
-  const [failure, setFailure] = useState<unknown>(null);
-  const fetchIt = (name: string) => {
-    setBusy(name);
-    send("POST", "/v1/models/fetch", { name })
-      .then(again, setFailure)
-      .finally(() => setBusy(""));
-  };
-  return (
-    <div class="page">
-      <h1>Models on this machine</h1>
-      <p class="dim">Models of providers are named in the settings and need no file here.</p>
-      {(failure !== null || error !== null) && <Failed error={failure ?? error} again={again} />}
-      <div class="scroll" tabIndex={0} role="region" aria-label="Models">
-        <table class="table">
-          <thead>
-            <tr>
-              <th scope="col">model</th>
-              <th scope="col">licence</th>
-              <th scope="col" class="right">size</th>
-              <th scope="col">here</th>
-            </tr>
-          </thead>
-          <tbody>
-            {data?.map((model) => (
-              <tr key={model.name}>
-                <td>
-                  {shown(model.title)} <code>{shown(model.name)}</code>
-                </td>
-                <td>{shown(model.license)}</td>
-                <td class="right">{bytes(model.bytes)}</td>
-                <td>
-                  {model.here ? (
-                    <span class="good">
-                      <Icon name="check" /> here
-                    </span>
-                  ) : me.value?.role === "admin" ? (
-                    <button disabled={busy !== ""} onClick={() => fetchIt(model.name)}>
-                      {busy === model.name ? "Fetching…" : "Fetch"}
-                    </button>
-                  ) : (
-                    "no"
-                  )}
-                </td>
-              </tr>
-            ))}
-          </tbody>
-        </table>
-      </div>
-    </div>
-  );
-}
-
 export function Machine() {
   const health = useLoad("health", () => get<Health>("/v1/health"), 5);
   const pool = useLoad("pool", () => get<PoolInfo[]>("/v1/pool"), 5);
@@ -107,9 +52,7 @@ export function Machine() {
           {health.data.audit_export && `, export of the audit: ${health.data.audit_export}`}
         </p>
       )}
-      <p>
-        What this machine can run, and what would help: <Command text="cloister doctor" />
-      </p>
+      {me.value?.role === "admin" && <Doctor />}
       <section>
         <h2>Kept warm</h2>
         {pool.data?.length === 0 && <p class="dim">No sandboxes are kept warm: the setting `pool` names some.</p>}
@@ -149,5 +92,50 @@ export function Machine() {
         </ul>
       </section>
     </div>
+  );
+}
+
+/** What `cloister doctor` says about the machine of the server. */
+function Doctor() {
+  const [found, setFound] = useState<Checkup | "busy" | null>(null);
+  const [failure, setFailure] = useState<unknown>(null);
+  const check = () => {
+    setFound("busy");
+    setFailure(null);
+    get<Checkup>("/v1/doctor").then(setFound, (error: unknown) => (setFailure(error), setFound(null)));
+  };
+  return (
+    <section aria-label="Doctor">
+      <h2>Can a run start here?</h2>
+      <p role="status">
+        <button onClick={check} disabled={found === "busy"}>
+          {found === "busy" ? "Checking, tiers included…" : "Check this machine"}
+        </button>{" "}
+        {found && found !== "busy" && (
+          <strong class={found.ready ? "good" : "bad"}>{found.ready ? "A run can start." : "A run cannot start yet."}</strong>
+        )}
+        {!found && <Command text="cloister doctor" />}
+      </p>
+      {failure !== null && <Failed error={failure} />}
+      {found && found !== "busy" && (
+        <ul class="plain-list">
+          {found.findings.map((one, index) => (
+            <li key={index} class="finding">
+              <Icon name={one.ok ? "check" : one.needed ? "cross" : "warn"} class={one.ok ? "good" : one.needed ? "bad" : "warn"} />
+              <strong>{shown(one.name)}</strong>
+              <span>
+                {shown(one.found)}
+                {one.fix && !one.ok && (
+                  <>
+                    {" "}
+                    <Command text={one.fix} />
+                  </>
+                )}
+              </span>
+            </li>
+          ))}
+        </ul>
+      )}
+    </section>
   );
 }

@@ -1,6 +1,7 @@
 // The page of one run: what was asked, where it stands, what it needs; its timeline beside the evidence and the diff.
 
 import { signal } from "@preact/signals";
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { get, me, path, steer } from "../api/client";
 import type { Access, RunView } from "../api/records";
@@ -93,8 +94,9 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   }, [fold.request]);
   return (
     <div class="run" data-pane={pane}>
-      <Head log={log} fold={fold} past={at !== null} access={access} share={access?.shares ? () => setSharing(!sharing) : null} />
-      {sharing && <Share run={id} close={() => setSharing(false)} />}
+      <Head log={log} fold={fold} past={at !== null} access={access} share={access?.shares ? () => setSharing(!sharing) : null}>
+        {sharing && <Share run={id} close={() => setSharing(false)} />}
+      </Head>
       <div class="tabs" role="tablist" aria-label="Parts of the run">
         {PANES.map(([name, title]) => (
           <button key={name} role="tab" id={`tab-${name}`} class={`tab-${name}`} aria-selected={pane === name} aria-controls={`pane-${name}`} onClick={() => show(name)}>
@@ -156,9 +158,9 @@ function address(changes: Record<string, string>): string {
   return `${location.pathname}${next.size ? `?${next}` : ""}${location.hash}`;
 }
 
-type HeadProps = { log: RunLog; fold: Fold; past: boolean; access: Access | null; share: (() => void) | null };
+type HeadProps = { log: RunLog; fold: Fold; past: boolean; access: Access | null; share: (() => void) | null; children: ComponentChildren };
 
-function Head({ log, fold, past, access, share }: HeadProps) {
+function Head({ log, fold, past, access, share, children }: HeadProps) {
   const view = log.view.value!;
   const line = log.stream?.line.value;
   const prompt = fold.request?.prompt ?? view.prompt;
@@ -213,6 +215,7 @@ function Head({ log, fold, past, access, share }: HeadProps) {
           </span>
         )}
       </p>
+      {children}
     </header>
   );
 }

@@ -16,12 +16,12 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
-from cloister.app.json_file import JsonFile
 from cloister.app.tokens import digest
 from cloister.core.addresses import canonical_repository, repository_matches
 from cloister.core.errors import UserError
 from cloister.core.ids import RunId
 from cloister.core.requests import Role
+from cloister.core.system.json_file import JsonFile
 
 Level = Literal["sees", "steers", "approves", "administers"]
 LEVELS: dict[Level, int] = {"sees": 0, "steers": 1, "approves": 2, "administers": 3}

@@ -259,6 +259,11 @@ class Group:
         """What of the log the caller sees; None: all of it."""
         return None if self.sees_all else self.reach.sees
 
+    def _check_repository(self, repo: str | None) -> None:
+        """Raises `UserError` (`denied`) if a project keeps the repository from the caller, who would read it."""
+        if repo is not None and not self.sees_all:
+            self.reach.must_be("viewer", None, [repo])
+
     async def _resolve(self, name: str) -> RunId:
         """The run of this name among those that the caller sees. Raises `UserError` (`no_such_run`, `ambiguous_run`)."""
         return await self._log.resolve(name, self._seen_runs)
@@ -357,6 +362,10 @@ class LocalVerbs:
     @property
     def models(self) -> api.ModelVerbs:
         return self._group("admin", "LocalModels")
+
+    @property
+    def machine(self) -> api.MachineVerbs:
+        return self._group("admin", "LocalMachine")
 
     @property
     def policy(self) -> api.PolicyVerbs:

@@ -10,23 +10,38 @@ from anyio import to_thread
 
 from cloister.app.logins import ONCE_SECONDS, Login, Logins
 from cloister.app.tokens import RANK, Tokens
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, TokenVerbs
+from cloister.app.verbs.api import AuditVerbs, MachineVerbs, ModelVerbs, TokenVerbs
 from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked, read_audit
-from cloister.app.verbs.records import LocalModel, LoginInfo, MadeToken, Me, OneTimeLogin, TokenInfo
+from cloister.app.verbs.records import (
+    LocalModel,
+    LoginInfo,
+    MadeToken,
+    Me,
+    ModelFacts,
+    ModelRole,
+    ModelTrial,
+    OneTimeLogin,
+    TokenInfo,
+)
 from cloister.core.errors import HostError, UserError
+from cloister.core.requests import Usage
 from cloister.core.text import bounded
 
 REASON_CHARS = 400
+TRIAL_TOKENS = 256
+"""Enough for one word of a model that thinks first."""
 
 if TYPE_CHECKING:
     from typing import TypeVar
 
+    from cloister.app.checkup import Checkup
     from cloister.core.ids import RunId
     from cloister.core.requests import Role
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.model.local.files import Progress, Shelf
+    from cloister.model.names import Access
     from cloister.sandbox.api import Report
 
     T = TypeVar("T")
@@ -213,11 +228,103 @@ class LocalModels(Group):
             await self._note("ModelRemoved", model=name)
         return tuple(map(str, removed))
 
+    async def roles(self, repo: str | None = None) -> tuple[ModelRole, ...]:
+        from typing import get_args
+
+        from cloister.app.config import model_access
+        from cloister.model.api import Role as ModelRoleName
+        from cloister.model.catalog import load_prices
+        from cloister.model.roles import Job, chosen, skipped
+
+        access, job, found = model_access(self._settings), Job(repo or ""), list[ModelRole]()
+        for role in get_args(ModelRoleName):
+            try:
+                names = chosen(access, role, job)
+                unusable = skipped(access, role, job)
+            except UserError as error:
+                found.append(ModelRole(role, (), error.message))
+                continue
+            for name in names:
+                await to_thread.run_sync(load_prices, name)
+            usable = [_facts(name, access, "") for name in names]
+            found.append(
+                ModelRole(role, (*usable, *(_facts(name, access, why) for name, why in unusable.items())), "")
+            )
+        return tuple(found)
+
+    async def try_out(self, name: str) -> ModelTrial:
+        import time
+
+        from cloister.app.config import model_access, rule_files, usual_model
+        from cloister.model.api import Reply, Request, UserMessage
+        from cloister.model.roles import Job, open_models
+        from cloister.runs.run_rules import check_allowed
+
+        full = usual_model(self._settings, name)
+        check_allowed(await to_thread.run_sync(rule_files(self._settings).above, None), models=(full,))
+        request = Request("Answer with one word.", (UserMessage("Say: ready"),), (), max_tokens=TRIAL_TOKENS)
+        begun, end = time.monotonic(), None
+        async with (
+            open_models(model_access(self._settings), Job("", full)) as models,
+            models.named(full).stream(request) as items,
+        ):
+            async for item in items:
+                end = item
+        seconds = time.monotonic() - begun
+        reply = end if isinstance(end, Reply) else None
+        said = reply.text if reply else getattr(end, "message", "It said nothing.")
+        usage = reply.usage if reply else Usage()
+        await self._note("ModelTried", model=full, ok=reply is not None)
+        return ModelTrial(
+            full,
+            reply is not None,
+            bounded(said, REASON_CHARS),
+            seconds,
+            usage.input_tokens,
+            usage.output_tokens,
+            reply and reply.cost,
+        )
+
     def _model(self, name: str) -> LocalModel:
         file, place = self._shelf.entry(name), self._shelf.place(name)
         return LocalModel(
             name, file.title, file.license, file.bytes, str(place), place.is_file(), file.sha256
         )
+
+
+def _facts(name: str, access: Access, problem: str) -> ModelFacts:
+    from cloister.model.catalog import cost, sees, window
+
+    entries, some = access.routes.entry, 10_000
+
+    def price(usage: Usage) -> float | None:
+        found = cost(name, usage, entries)
+        return None if found is None else round(found * 1_000_000 / some, 6)
+
+    return ModelFacts(
+        name,
+        price(Usage(input_tokens=some)),
+        price(Usage(output_tokens=some)),
+        window(name, entries, access.shelf),
+        sees(name, entries),
+        problem,
+    )
+
+
+@checked(MachineVerbs)
+class LocalMachine(Group):
+    """Implements `MachineVerbs`."""
+
+    async def doctor(self) -> Checkup:
+        from cloister.app.checkup import Checkup, Finding, checkup, pool_finding
+
+        app = self._parts.app
+        if app is None:
+            server = Finding("server", False, "not running", "cloister serve --background", needed=False)
+            return Checkup.of(await checkup(self._settings, server))
+        server = Finding("server", True, "it answers", needed=False)
+        warm = (pool_finding(app.pool.info()),) if self._settings.file.pool else ()
+        return Checkup.of(await checkup(self._settings, server, warm))
 
 
 def _progress(report: Report, note: str) -> Progress:

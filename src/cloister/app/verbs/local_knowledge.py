@@ -48,6 +48,7 @@ class LocalKnowledge(Group):
         from cloister.forge.read import chosen_of_head
 
         own = Found()
+        self._check_repository(repo)
         if repo is not None:
             _, files = await chosen_of_head(repo, is_of_skill, most=MOST_SKILLS * 20)
             own = repository_found(files)

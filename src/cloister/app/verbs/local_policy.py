@@ -40,6 +40,7 @@ class LocalPolicy(Group):
     """Implements `PolicyVerbs`."""
 
     async def layers(self, context: RuleContext) -> Policy:
+        self._check_repository(context.repo)
         above = await in_thread(rule_files(self._settings).above, context.repo)
         if context.policy is None:
             return above
@@ -114,6 +115,7 @@ class LocalTools(Group):
     """Implements `ToolVerbs`."""
 
     async def list(self, repo: str | None = None) -> ToolList:
+        self._check_repository(repo)
         declared, problems = await _declared(self._settings, repo)
         policy = await in_thread(rule_files(self._settings).above, repo)
         return ToolList(tuple(_decided(declared, policy)), tuple(one_line(one, 400) for one in problems))
@@ -125,6 +127,7 @@ class LocalTools(Group):
         repo: str | None = None,
         ref: str | None = None,
     ) -> ToolTried:
+        self._check_repository(repo)
         request = NewRun("Try a tool.", repo or "", ref)
         if repo is not None and (problem := check_new_run(request)):
             raise UserError("bad_run", problem)

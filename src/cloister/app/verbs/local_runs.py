@@ -518,6 +518,8 @@ class LocalRuns(Group):
             problem = check_address(repo)
         if problem:
             raise UserError("bad_run", problem)
+        if not events:
+            self._check_repository(repo)
         async with self._parts.machine() as app:
             if "://" in page:
                 repo, ref = await pull_at(app.workshop.forges, page)
@@ -534,6 +536,7 @@ class LocalRuns(Group):
         return found
 
     async def check_forge(self, repo: str) -> ForgeCheck:
+        self._check_repository(repo)
         from cloister.app.forges import check_forge
 
         async with self._parts.machine() as app:

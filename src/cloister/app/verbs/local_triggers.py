@@ -63,11 +63,20 @@ class LocalTriggers(Group):
                     next_at=None if one.name in paused else _next(one),
                 )
             )
-        return tuple(found)
+        return tuple(one for one in found if self._sees(one.repos))
+
+    def _sees(self, repos: tuple[str, ...]) -> bool:
+        """Whether the caller may know of what happens in all of these repositories."""
+        return self.sees_all or self.reach.standing(None, repos) is not None
 
     async def get(self, name: str) -> TriggerInfo:
         self._entry(name)
-        return next(one for one in await self.list() if one.name == name)
+        found = next((one for one in await self.list() if one.name == name), None)
+        if found is None:  # of a project of others
+            raise UserError(
+                "no_such_trigger", f"There is no trigger {one_line(name, 60)!r} that you may see."
+            )
+        return found
 
     async def run(self, name: str, repo: str | None = None, fields: dict[str, str] | None = None) -> Admitted:
         from cloister.app.triggers.requests import TELL, Ask, Tell, task, wish

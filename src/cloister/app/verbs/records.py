@@ -352,6 +352,45 @@ class LocalModel(msgspec.Struct, frozen=True):
     """Empty if it is not known."""
 
 
+class ModelFacts(msgspec.Struct, frozen=True):
+    """A model that a role may use."""
+
+    name: str
+    """`provider:model`."""
+    input_price: float | None
+    """US dollars per million tokens, for a request of usual size; None if it is unknown."""
+    output_price: float | None
+    window: int | None
+    """The context window in tokens; None if it is unknown."""
+    sees: bool
+    """Whether it takes pictures."""
+    problem: str
+    """Why it cannot be used, such as a missing key; empty if it can."""
+
+
+class ModelRole(msgspec.Struct, frozen=True):
+    """A role and its models, best first; each is the fallback of the one before it."""
+
+    role: str
+    models: tuple[ModelFacts, ...]
+    problem: str
+    """Why the role has no model; empty if it has one."""
+
+
+class ModelTrial(msgspec.Struct, frozen=True):
+    """One short request to a model, and what came back."""
+
+    name: str
+    ok: bool
+    text: str
+    """What it said, or why it failed; bounded."""
+    seconds: float
+    input_tokens: int
+    output_tokens: int
+    cost: float | None
+    """US dollars; None if the price is unknown."""
+
+
 class RuleContext(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which rules to look at: the layers above `repo`, and the repository's own policy file as the caller read it."""
 

@@ -319,8 +319,10 @@ _RECORDS = {
     name: module
     for module, names in {
         "cloister.app.verbs.records": "Admitted BackgroundCommand ChangePack CommandOutput EnvironmentInfo Explained ForgeCheck LocalModel "
-        "LoginInfo MadeToken Me OneTimeLogin PolicyVerdict PortAddress SandboxToken TokenInfo TriggerInfo",
+        "LoginInfo MadeToken Me ModelRole ModelTrial OneTimeLogin PolicyVerdict PortAddress SandboxToken TokenInfo "
+        "TriggerInfo",
         "cloister.app.workbench.metrics": "SandboxMetrics",
+        "cloister.app.checkup": "Checkup",
         "cloister.app.people.projects": "Access MadeShare Project ShareInfo",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
         "cloister.app.workbench.contexts": "CodeContext CodeResult",

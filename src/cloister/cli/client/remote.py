@@ -169,6 +169,7 @@ class RemoteVerbs:
         self.policy = over_http(api.PolicyVerbs, transport)
         self.triggers = over_http(api.TriggerVerbs, transport)
         self.environments = over_http(api.EnvironmentVerbs, transport)
+        self.machine = over_http(api.MachineVerbs, transport)
         self.people = over_http(api.PeopleVerbs, transport)
 
     @property

@@ -1,23 +1,32 @@
 """`cloister doctor`: check whether a run can start on this machine; `cloister` alone: what a run would do here."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from cloister.cli.options import AsJson, local_only, put, put_json, settings_of
 from cloister.core.errors import CloisterError, UserError
 
+if TYPE_CHECKING:
+    from cloister.app.checkup import Finding
+    from cloister.app.settings import Settings
+
 
 def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
     """Check this machine; exit 0 if a run can start, else 3."""
     import anyio
 
-    from cloister.cli.checkup import checkup
+    from cloister.app.checkup import Checkup, checkup
 
     local_only(ctx, "doctor")
+    settings = settings_of(ctx)
 
-    findings = anyio.run(checkup, settings_of(ctx))
-    ready = all(finding.ok or not finding.needed for finding in findings)
+    async def check() -> Checkup:
+        return Checkup.of(await checkup(settings, _server_finding(settings), await _pool_finding(settings)))
+
+    found = anyio.run(check)
+    ready, findings = found.ready, found.findings
     if as_json:
         put_json({"ready": ready, "findings": findings})
     else:
@@ -29,6 +38,37 @@ def doctor(ctx: typer.Context, as_json: AsJson = False) -> None:
         put("A run can start." if ready else "A run cannot start yet: see MISSING above.")
     if not ready:
         raise typer.Exit(3)
+
+
+def _server_finding(settings: "Settings") -> "Finding":
+    from cloister.app.checkup import Finding
+    from cloister.cli.client.discover import living, lock_held
+
+    try:
+        if server := living(settings.data_dir):
+            return Finding("server", True, f"{server.url}, process {server.pid}", needed=False)
+        held = lock_held(settings.data_dir)
+        found = "starting or stopping" if held else "not running; `cloister run` works without"
+    except CloisterError as error:
+        found = error.message
+    return Finding("server", False, found, "cloister serve --background", needed=False)
+
+
+async def _pool_finding(settings: "Settings") -> "tuple[Finding, ...]":
+    """About the warm sandboxes, if the configuration asks for any."""
+    if not settings.file.pool:
+        return ()
+    from cloister.app.checkup import pool_finding
+    from cloister.cli.client.discover import living
+    from cloister.cli.client.http import Server, Transport
+    from cloister.cli.client.remote import RemoteVerbs
+
+    try:
+        found = living(settings.data_dir)
+        transport = Transport.to(Server(found.url, found.token())) if found else None
+        return (pool_finding(await RemoteVerbs(transport).sandboxes.pool() if transport else ()),)
+    except CloisterError:
+        return (pool_finding(()),)
 
 
 def begin(ctx: typer.Context) -> None:

@@ -8,12 +8,15 @@ from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 
-from cloister.app.verbs.api import AuditVerbs, ModelVerbs, PolicyVerbs, TokenVerbs
+from cloister.app.checkup import Checkup
+from cloister.app.verbs.api import AuditVerbs, MachineVerbs, ModelVerbs, PolicyVerbs, TokenVerbs
 from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.records import (
     Explained,
     LocalModel,
     MadeToken,
+    ModelRole,
+    ModelTrial,
     NewToken,
     PolicyVerdict,
     RuleContext,
@@ -179,6 +182,30 @@ async def fetch_model(
         return ProgressLines(lambda report: verbs.models.fetch(data.name, report), sockets.leaving)
 
     return Response(await wait(verbs.models.fetch(data.name)))
+
+
+@get("/v1/models/roles", **of(ModelVerbs.roles, "Which models serve which role", "listModelRoles"))
+async def model_roles(
+    verbs: Given,
+    repo: Annotated[str | None, QueryParameter(description="For this repository.", max_length=4_096)] = None,
+) -> tuple[ModelRole, ...]:
+    return await verbs.models.roles(repo)
+
+
+class TryModel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The model to try."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+
+
+@post("/v1/models/try", **of(ModelVerbs.try_out, "Ask a model for one word", "tryModel", 200))
+async def try_model(data: JSONBody[TryModel], verbs: Given, wait: Wait) -> ModelTrial:
+    return await wait(verbs.models.try_out(data.name))
+
+
+@get("/v1/doctor", **of(MachineVerbs.doctor, "Whether a run can start on the server's machine", "doctor"))
+async def get_doctor(verbs: Given, wait: Wait) -> Checkup:
+    return await wait(verbs.machine.doctor())
 
 
 @post("/v1/models", **of(ModelVerbs.add, "Keep a GGUF file as a local model", "addModel", 200))

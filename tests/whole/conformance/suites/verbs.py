@@ -67,6 +67,7 @@ GROUPS = {
     "knowledge": KnowledgeVerbs,
     "tools": ToolVerbs,
     "people": api.PeopleVerbs,
+    "machine": api.MachineVerbs,
 }
 ARGUMENTS: dict[str, object] = {
     "new": NewRun("p", "/nowhere"),

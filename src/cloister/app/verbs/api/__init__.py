@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from cloister.app.verbs.api.operating import AuditVerbs, ModelVerbs, PolicyVerbs, TemplateVerbs, TokenVerbs
+from cloister.app.verbs.api.operating import (
+    AuditVerbs,
+    MachineVerbs,
+    ModelVerbs,
+    PolicyVerbs,
+    TemplateVerbs,
+    TokenVerbs,
+)
 from cloister.app.verbs.api.people import PeopleVerbs
 from cloister.app.verbs.api.runs import EnvironmentVerbs, RunVerbs, TriggerVerbs
 from cloister.app.verbs.api.sandboxes import Attached, FileVerbs, SandboxVerbs, SnapshotVerbs, Steered
@@ -25,6 +32,7 @@ __all__ = [
     "AuditVerbs",
     "EnvironmentVerbs",
     "FileVerbs",
+    "MachineVerbs",
     "ModelVerbs",
     "PeopleVerbs",
     "PolicyVerbs",
@@ -60,6 +68,8 @@ class Verbs(Protocol):
     def files(self) -> FileVerbs: ...
     @property
     def models(self) -> ModelVerbs: ...
+    @property
+    def machine(self) -> MachineVerbs: ...
     @property
     def policy(self) -> PolicyVerbs: ...
     @property

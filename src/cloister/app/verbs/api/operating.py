@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 from cloister.app.verbs.declare import SLOW_SECONDS, needs, no_report
 
 if TYPE_CHECKING:
+    from cloister.app.checkup import Checkup
     from cloister.app.verbs.records import (
         EnvironmentInfo,
         Explained,
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
         LoginInfo,
         MadeToken,
         Me,
+        ModelRole,
+        ModelTrial,
         OneTimeLogin,
         PolicyVerdict,
         RuleContext,
@@ -167,6 +170,19 @@ class ModelVerbs(Protocol):
     @needs("viewer", "GET models", anywhere=True)
     async def list(self) -> tuple[LocalModel, ...]: ...
 
+    @needs("viewer", "GET models/roles")
+    async def roles(self, repo: str | None = None) -> tuple[ModelRole, ...]:
+        """Which models serve which role, for a repository or in general, with prices. Keys are never part of it."""
+        ...
+
+    @needs("admin", "POST models/try", seconds=SLOW_SECONDS)
+    async def try_out(self, name: str) -> ModelTrial:
+        """Ask a model for one word, which costs what it costs; a failure is a result.
+
+        Raises `UserError` (`unknown_model`, `no_key`, `no_model_url`, `denied`).
+        """
+        ...
+
     @needs("admin", "POST models/fetch")
     async def fetch(self, name: str | None = None, report: Report = no_report) -> LocalModel:
         """Download or verify a model's file; None is the first of the list. Raises `UserError` (`unknown_model`)."""
@@ -185,6 +201,15 @@ class ModelVerbs(Protocol):
     @needs("admin", "DELETE models/{name}")
     async def remove(self, name: str) -> tuple[str, ...]:
         """Remove a downloaded or added file; returns the removed paths. Raises `UserError` (`own_file`, `unknown_model`)."""
+        ...
+
+
+class MachineVerbs(Protocol):
+    """The machine that runs work on."""
+
+    @needs("admin", "GET doctor", seconds=SLOW_SECONDS)
+    async def doctor(self) -> Checkup:
+        """Check whether a run can start here, tiers included; each finding says what would help."""
         ...
 
 

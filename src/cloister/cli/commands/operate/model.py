@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cloister.app.verbs.records import LocalModel
 
 app = typer.Typer(
-    help="Local models (fetch, add, list, rm, serve), and the model of a run (use).",
+    help="Local models (fetch, add, list, rm, serve), roles and prices (roles, try), and the model of a run (use).",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -101,6 +101,55 @@ def rm(
     """Remove the file of a local model, fetched or added, complete or not. Files named in the settings stay."""
     files = perform(ctx, lambda verbs: verbs.models.remove(name))
     put(f"Removed {', '.join(files)}." if files else f"{name} is not downloaded.")
+
+
+@app.command("roles")
+def roles(
+    ctx: typer.Context,
+    repo: Annotated[
+        str | None, typer.Option("--repo", metavar="REPO", help="For this repository. Default: in general.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List which models serve which role, with prices in dollars per million tokens."""
+    found = perform(ctx, lambda verbs: verbs.models.roles(repo))
+    if as_json:
+        put_json(*found)
+        return
+    wide = max(20, *(len(model.name) for role in found for model in role.models), 20)
+    put(f"{'ROLE':<10} {'MODEL':<{wide}} {'IN':>8} {'OUT':>8} {'WINDOW':>10}  NOTE")
+    for role in found:
+        if not role.models:
+            put(f"{role.role:<10} {role.problem}")
+        for model in role.models:
+            prices = [
+                "?" if price is None else f"{price:.2f}" for price in (model.input_price, model.output_price)
+            ]
+            size = "?" if model.window is None else f"{model.window:,}"
+            put(
+                f"{role.role:<10} {model.name:<{wide}} {prices[0]:>8} {prices[1]:>8} {size:>10}  {model.problem}"
+            )
+
+
+@app.command("try")
+def try_out(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="provider:name, as for run --model.")],
+    as_json: AsJson = False,
+) -> None:
+    """Ask a model for one word, which costs what it costs; exit 1 if it does not answer."""
+    from cloister.cli.request import model_name
+
+    found = perform(ctx, lambda verbs: verbs.models.try_out(model_name(name) or name))
+    if as_json:
+        put_json(found)
+    else:
+        cost = "" if found.cost is None else f", ${found.cost:.4f}"
+        put(
+            f"{found.name} {'answered' if found.ok else 'failed'} after {found.seconds:.1f} s{cost}: {found.text}"
+        )
+    if not found.ok:
+        raise typer.Exit(1)
 
 
 @app.command("serve")

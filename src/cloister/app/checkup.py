@@ -1,21 +1,23 @@
-"""The checks of `cloister doctor`. Each finding says what is there and which command fixes it."""
+"""The checks of `cloister doctor` and of the page of the machine. Each finding says what is there and which command fixes it."""
+
+# ruff: noqa: PLC0415
 
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from cloister.app.settings import PROVIDER_KEYS, Settings
-from cloister.cli.client.discover import living, lock_held
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.text import one_line
 
 if TYPE_CHECKING:
     from cloister.sandbox.api import TierReport
+    from cloister.sandbox.pool import PoolInfo
 
 _GIB = 1 << 30
 _RUN_BYTES = _GIB
@@ -34,8 +36,22 @@ class Finding(msgspec.Struct, frozen=True):
     """True if no run can start without it."""
 
 
-async def checkup(settings: Settings) -> tuple[Finding, ...]:
-    """Run every check, in the order in which problems should be fixed. Missing tools are findings, not errors."""
+class Checkup(msgspec.Struct, frozen=True):
+    """All findings, and whether a run can start."""
+
+    ready: bool
+    findings: tuple[Finding, ...]
+
+    @classmethod
+    def of(cls, findings: tuple[Finding, ...]) -> Self:
+        return cls(all(one.ok or not one.needed for one in findings), findings)
+
+
+async def checkup(settings: Settings, server: Finding, pool: tuple[Finding, ...] = ()) -> tuple[Finding, ...]:
+    """Run every check, in the order in which problems should be fixed. Missing tools are findings, not errors.
+
+    `server` and `pool` are what the caller knows about the server and its warm sandboxes.
+    """
     built = _template_built(settings)
     return (
         _system(),
@@ -51,8 +67,8 @@ async def checkup(settings: Settings) -> tuple[Finding, ...]:
         _disk(settings.data_dir, built),
         _template(built),
         _image_tools(settings),
-        _server(settings.data_dir),
-        *await _pool(settings),
+        server,
+        *pool,
         *await credential_findings(settings),
         _model(settings),
     )
@@ -234,39 +250,16 @@ def _image_tools(settings: Settings) -> Finding:
     return Finding("images", False, found, "apt-get install skopeo", needed=False)
 
 
-async def _pool(settings: Settings) -> tuple[Finding, ...]:
-    """The warm sandboxes, if the configuration asks for any."""
-    if not settings.file.pool:
-        return ()
-    from cloister.cli.client.http import Server, Transport
-    from cloister.cli.client.remote import RemoteVerbs
-
-    try:
-        found = living(settings.data_dir)
-        transport = Transport.to(Server(found.url, found.token())) if found else None
-        shelves = await RemoteVerbs(transport).sandboxes.pool() if transport else ()
-    except CloisterError:
-        shelves = ()
+def pool_finding(shelves: "Sequence[PoolInfo]") -> Finding:
+    """About the warm sandboxes that the configuration asks for; none: no server answered."""
     if not shelves:
         why = "no warm sandboxes: only a running server keeps them"
-        return (Finding("pool", False, why, "cloister serve --background", needed=False),)
+        return Finding("pool", False, why, "cloister serve --background", needed=False)
     words = [
         f"{one_line(s.template, 48)}: {s.ready} of {s.size} ready, {s.memory_bytes / 2**20:.1f} MiB"
         for s in shelves
     ]
-    full = all(shelf.ready for shelf in shelves)
-    return (Finding("pool", full, "; ".join(words), needed=False),)
-
-
-def _server(data_dir: Path) -> Finding:
-    fix = "cloister serve --background"
-    try:
-        if server := living(data_dir):
-            return Finding("server", True, f"{server.url}, process {server.pid}", needed=False)
-        found = "starting or stopping" if lock_held(data_dir) else "not running; `cloister run` works without"
-    except HostError as error:
-        found = error.message
-    return Finding("server", False, found, fix, needed=False)
+    return Finding("pool", all(shelf.ready for shelf in shelves), "; ".join(words), needed=False)
 
 
 async def credential_findings(settings: Settings) -> tuple[Finding, ...]:
