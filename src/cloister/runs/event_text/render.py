@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from cloister.core import events as e
-from cloister.core.attempts import REPAIR, wishes
+from cloister.core.attempts import NATIVE, REPAIR, wishes
 from cloister.core.requests import NewRun, ToolCall
 from cloister.core.text import harmless, one_line
 from cloister.runs.event_text import facts, search
@@ -349,7 +349,8 @@ class Renderer:
                 yield from search.started(mark, by_default=REPAIR not in named)
             return
         warm = "" if body.temperature is None else f" at {body.temperature:g}"
-        yield Line(f"· {mark}model {one_line(body.model, 200)}{warm}", "dim")
+        inside = "" if body.harness == NATIVE else f"harness {one_line(body.harness, 100)} in the sandbox, "
+        yield Line(f"· {mark}{inside}model {one_line(body.model, 200)}{warm}", "dim")
 
     def _forget(self, attempt: int) -> None:
         """A reply ends the turn before it; ids of its calls may come again."""

@@ -4,7 +4,7 @@ import shlex
 import textwrap
 from collections.abc import Iterator
 
-from cloister.core.attempts import REPAIR
+from cloister.core.attempts import NATIVE, REPAIR
 from cloister.core.budget import amount
 from cloister.core.diagnosis import Comparison, statement
 from cloister.core.events import BudgetExtended
@@ -131,6 +131,9 @@ def _cost(view: RunView) -> Iterator[Line]:
         yield _model(model)
     if any(one.harness == REPAIR and one.attempt == view.winner for one in view.attempts):
         yield _fact("harness", f"repair: {PLAUSIBLE if view.branch else 'a search by rules and tests'}")
+    inside = {one.harness: None for one in view.attempts if one.harness not in (None, NATIVE, REPAIR)}
+    for name in inside:
+        yield _fact("harness", f"{one_line(name or '', 100)}, in the sandbox")
     if view.isolation is not None:
         yield _fact("isolation", facts.isolation(view.isolation))
 

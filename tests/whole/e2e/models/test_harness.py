@@ -54,6 +54,7 @@ say = "Add adds."
 """
     done = start(cloister, calc, script, "--rule", "deny bash:git push *")
     assert "✓ proven" in done.stdout
+    assert f"· harness {HARNESS} in the sandbox, model script:" in done.stdout
     assert bodies(cloister, "AttemptStarted")[0]["harness"] == HARNESS
     replies = bodies(cloister, "ModelReplied")
     said = [(body["text"], [call["name"] for call in body["calls"]]) for body in replies]
@@ -125,6 +126,21 @@ say = "Add adds."
     assert "ended (signal 9)" in died["message"]
     steps = [body["step"] for body in bodies(cloister, "ModelReplied")]
     assert steps == sorted(set(steps))
+
+
+def test_a_harness_takes_no_step_beyond_its_budget_and_its_work_is_kept(cloister: Any, calc: Path) -> None:
+    script = """
+[[reply]]
+name = "again"
+calls = [{ tool = "bash", command = "echo line >> kept.txt" }]
+goto = "again"
+"""
+    start(cloister, calc, script, "--steps", "2", code=1)
+    (end,) = bodies(cloister, "AttemptEnded")
+    assert end["outcome"] == "budget", end
+    assert "2 steps" in end["reason"]
+    assert len(bodies(cloister, "ModelSpent")) == len(bodies(cloister, "ModelReplied")) == 2
+    assert "+line\n+line\n" in cloister("diff", "last").stdout
 
 
 def test_a_message_ends_the_turn_of_a_harness_and_a_stop_ends_the_run(cloister: Any, calc: Path) -> None:

@@ -77,6 +77,21 @@ def calc(cloister: Any) -> Path:
     return at
 
 
+def test_opencode_and_our_own_loop_are_ranked_by_the_same_evidence(cloister: Any, calc: Path) -> None:
+    registry("pypi")
+    registry("npm")
+    fix = call("edit", path="calc.py", old="b - a", new="a + b")
+    ours = cloister.script(f'[[reply]]\ncalls = [{fix}]\n[[reply]]\nsay = "Add adds."\n')
+    theirs = cloister.script(TASK.format(**OPENCODE))
+    attempts = (f"model={ours},harness=native", f"model={theirs},harness=opencode")
+    both = [word for one in attempts for word in ("--attempt", one)]
+    check = ("--check", "python3 -m pytest -q -p no:cacheprovider")
+    cloister("run", "Make add work.", "--repo", str(calc), *check, *both, seconds=800)
+    ended = {body["attempt"]: body["outcome"] for body in bodies(cloister, "AttemptEnded")}
+    assert ended == {0: "proven", 1: "proven"}
+    assert len(bodies(cloister, "AttemptsRanked")) == 1
+
+
 @pytest.mark.parametrize(("harness", "words"), [("opencode", OPENCODE), ("claude", CLAUDE), ("codex", CODEX)])
 def test_a_real_harness_solves_a_task_and_its_push_is_denied(
     cloister: Any, calc: Path, harness: str, words: dict[str, str]
