@@ -80,10 +80,17 @@ async def rig(server: Pagure, project: str) -> AsyncIterator[PullRig]:
         pull = server.pull(project, number)
         return pull.title, pull.body, pull.onto
 
+    async def issue(title: str, text: str, label: str) -> int:
+        tags = {"tag": label} if label else {}
+        made = server.ask("POST", f"{project}/new_issue", "ann", title=title, issue_content=text, **tags)
+        return made["issue"]["id"]
+
+    async def talk(number: int, who: str, text: str) -> None:
+        server.ask("POST", f"{project}/issue/{number}/comment", who, comment=text)
+
     async with client() as http:
-        yield PullRig(
-            _hosted(server).pulls(http, f"{server.url}/{project}"), say, report, merge, text, logs=False
-        )
+        pulls = _hosted(server).pulls(http, f"{server.url}/{project}")
+        yield PullRig(pulls, say, report, merge, text, logs=False, issue=issue, talk=talk)
 
 
 @pytest.mark.parametrize("promise", PROMISES, ids=lambda promise: promise.__name__)
