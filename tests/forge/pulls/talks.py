@@ -32,7 +32,7 @@ def when(at: int) -> str:
 
 
 def seconds(at: int) -> str:
-    return f"{(BEGAN + timedelta(seconds=at)).timestamp():.0f}"
+    return f"{(BEGAN + timedelta(seconds=at)).timestamp()}"
 
 
 def spot_of(forge: "Forge", number: int) -> int:
@@ -205,6 +205,7 @@ def _pagure_issue(forge: "Forge", one: Issue) -> dict[str, Any]:
             "date_created": seconds(one.at),
         }
         for at, (label, who) in enumerate(one.labels.items())
+        if who != one.who or one.at
     ]
     return {
         "id": one.number,

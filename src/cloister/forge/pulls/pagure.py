@@ -134,12 +134,17 @@ class _Self(msgspec.Struct):
     username: str
 
 
-_TAGGED = re.compile(r"tagged with: (.+)")
-"""In the comment that Pagure writes when a person adds tags."""
+_TAGGED = re.compile(r"(?<!\*)tagged with: (.+)")
+"""In the comment that Pagure writes when a person adds tags; of removed ones it says `**un**tagged with`."""
 
 
 def _seconds(text: str) -> float:
-    return float(text) if text.isascii() and text.isdigit() else 0.0
+    """A time; old servers write whole seconds. 0 for anything else."""
+    try:
+        at = float(text)
+    except ValueError:
+        return 0.0
+    return at if 0 <= at < 2**53 else 0.0
 
 
 class _Pulls(msgspec.Struct):
@@ -293,11 +298,13 @@ class Pagure:
         return tuple(one.topic(self._page) for one in found if label in one.tags)
 
     async def labeller(self, topic: Topic, label: str) -> Saying | None:
-        for one in reversed(await self._comments(topic.spot)):
+        found = await self._api.get(self._spot(topic.spot), _Topic)
+        for one in reversed(found.comments):
             tags = [tag.strip() for line in _TAGGED.findall(one.comment) for tag in line.split(",")]
             if one.notification and label in tags:
                 return replace(one.saying(), text="")
-        return None
+        # No comment says so of a tag that an issue was opened with.
+        return replace(topic.opened, id=f"label {label}", text="") if label in found.tags else None
 
     async def changed(self, since: float) -> tuple[Topic, ...]:
         found = await self._topics(status="all", since=int(since))

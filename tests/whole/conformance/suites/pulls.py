@@ -128,12 +128,13 @@ async def an_open_pull_request_stands_for_its_branch(rig: PullRig) -> None:
 
 async def a_comment_is_told_and_found_by_its_mark_at_issues_and_pull_requests(rig: PullRig) -> None:
     await rig.pulls.open(WISH)
-    for spot in (Spot("pull", 1), Spot("issue", 7)):
+    numbers = [await rig.issue(title, "They are wrong.", "") for title in ("a", "b")] if rig.issue else [7, 8]
+    for spot in (Spot("pull", 1), Spot("issue", numbers[0])):
         mark = f"<!-- {spot.kind} -->"
         expect(await rig.pulls.told(spot, mark), False)
         await rig.pulls.tell(spot, f"{mark}\nstarted")
         expect(await rig.pulls.told(spot, mark), True)
-    expect(await rig.pulls.told(Spot("issue", 8), "<!-- issue -->"), False)
+    expect(await rig.pulls.told(Spot("issue", numbers[1]), "<!-- issue -->"), False)
 
 
 async def only_people_who_may_push_may_write(rig: PullRig) -> None:
@@ -160,7 +161,7 @@ async def what_was_said_since_a_time_is_read_with_its_topic(rig: PullRig) -> Non
     expect([(one.person, one.text) for one in said], [(rig.people[0], "first"), (rig.people[1], "second")])
     expect([one.text for one in await rig.pulls.said(pull)], ["at the pull request"])
     expect(len({one.id for one in said}), 2)
-    expect(issue.updated >= said[-1].at >= said[0].at >= issue.opened.at > 0, True)
+    expect(issue.updated + 1 > said[-1].at >= said[0].at >= issue.opened.at > 0, True)
     now = await rig.pulls.changed(pull.updated)
     expect(Spot("pull", 1) in {one.spot for one in now}, True)
     expect(await rig.pulls.changed(pull.updated + 3_600), ())
@@ -169,7 +170,7 @@ async def what_was_said_since_a_time_is_read_with_its_topic(rig: PullRig) -> Non
 async def a_label_is_read_with_the_person_who_set_it(rig: PullRig) -> None:
     if rig.issue is None:
         return
-    await rig.issue("Other", "", "later")
+    await rig.issue("Other", "Later.", "later")
     number = await rig.issue("Totals", "They are wrong.", "agent")
     found = await rig.pulls.labelled("agent")
     expect([one.spot for one in found], [Spot("issue", number)] if rig.labels else [])
