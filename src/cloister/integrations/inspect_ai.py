@@ -28,6 +28,8 @@ from cloister.client.asynchronous import AsyncClient, AsyncSandbox
 from cloister.core.errors import CloisterError
 from cloister.integrations.shared import GONE, NOT_RUNNABLE, WORK_DIR, as_os_error, run, variables
 
+ARGUMENT_CHARS = 12_000
+"""Longest command that is sent as words: a longer one, in any encoding, goes in as a script."""
 _AS_USER = ("/usr/sbin/runuser", "-u")
 _ROOT = ("root", "0")
 
@@ -96,6 +98,10 @@ class CloisterSandboxEnvironment(SandboxEnvironment):
         """Raises `TimeoutError`, `PermissionError` and `OutputLimitExceededError`. Nothing is tried again."""
         account, words = _as_user(user, cmd)
         stdin = None if input is None else await self._as_file(input)
+        files = [] if stdin is None else [stdin]
+        if sum(len(word) + 1 for word in words) > ARGUMENT_CHARS:
+            files.append(await self._as_file(f"exec {shlex.join(words)}"))
+            words = ["/bin/sh", files[-1]]
         if stdin is not None:
             words = ["/bin/sh", "-c", f'exec "$@" < {shlex.quote(stdin)}', "sh", *words]
         try:
@@ -112,9 +118,9 @@ class CloisterSandboxEnvironment(SandboxEnvironment):
         except CloisterError as error:
             raise SandboxUnavailableError(error.message) from error
         finally:
-            if stdin is not None:
-                with suppress(CloisterError):
-                    await self.sandbox.files.remove(stdin)
+            with suppress(CloisterError):
+                for file in files:
+                    await self.sandbox.files.remove(file)
         if ran.timed_out:
             raise TimeoutError(f"The command took longer than {timeout} seconds.")
         if ran.truncated:
@@ -124,7 +130,7 @@ class CloisterSandboxEnvironment(SandboxEnvironment):
         return ExecResult(ran.exit_code == 0, ran.exit_code, ran.stdout, ran.stderr)
 
     async def _as_file(self, data: str | bytes) -> str:
-        path = f"/tmp/stdin-{uuid4().hex}"  # noqa: S108  (the sandbox's own /tmp)
+        path = f"/tmp/given-{uuid4().hex}"  # noqa: S108  (the sandbox's own /tmp)
         await self.sandbox.files.write(path, data, mode=0o644)
         return path
 

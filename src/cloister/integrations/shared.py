@@ -106,7 +106,8 @@ async def as_os_error(sandbox: AsyncSandbox, path: str, error: CloisterError) ->
             found = await _why(sandbox, path)
         case _:
             return error
-    return OSError(found, error.message, path)
+    said = f"{path} is a directory." if found == errno.EISDIR else error.message
+    return OSError(found, said, path)
 
 
 async def _why(sandbox: AsyncSandbox, path: str) -> int:

@@ -128,6 +128,7 @@ def tried():
             except kind:
                 pass
         assert (await box.exec(["no-such-program"])).returncode == 127
+        assert (await box.exec(["printf", "%s", *["$x'" * 9_000] * 9], input="in")).stdout == "$x'" * 81_000
         state.output.completion = "done"
         return state
     return solve
