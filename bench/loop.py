@@ -13,6 +13,8 @@ sides, the start and the end of the shell and of its two programs, and besides:
 Both sides run in short turns one after the other, so that whatever else the machine does weighs on all of them; what
 is compared are medians. mini-swe-agent is put into an environment of its own; where it cannot be had, only ours is
 measured.
+
+Before that it prints what declared tools cost of each request's context, in tokens as the budget estimates them.
 """
 
 import json
@@ -27,6 +29,10 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
+from cloister.agent.context.messages import fixed_tokens
+from cloister.agent.context.prompts import SYSTEM
+from cloister.agent.tools.declared import read_tools
+from cloister.agent.tools.toolset import ToolSet
 from cloister.app.settings import read_settings
 from cloister.app.tokens import Caller
 from cloister.app.verbs.local import LocalVerbs
@@ -138,5 +144,49 @@ def _run(directory: Path, repo: SampleRepo, name: str, line: str) -> NewRun:
     return NewRun("bench", str(repo.path), model=f"script:{script}", checks=("true",), budget=budget)
 
 
+GOAL_TOKENS = 2_000
+COUNTS = (10, 30, 100, 500)
+DECLARATION = """\
+description = "Look up or change one {what} of the team {number}, in the company's own system."
+command = ["bin/company", "--team={number}", "--to={{to}}", "--", "{{note}}"]
+
+[arguments]
+required = ["to"]
+
+[arguments.properties.to]
+type = "string"
+enum = ["staging", "prod"]
+
+[arguments.properties.note]
+type = "string"
+maxLength = 200
+"""
+SUBJECTS = ("invoice", "release", "feature flag", "database replica", "pager rotation")
+
+
+def tokens(count: int) -> tuple[int, int]:
+    """What so many declared tools add to each request, and what listing them all would."""
+    files = {
+        f".cloister/tools/team_{n}.toml": DECLARATION.format(what=SUBJECTS[n % 5], number=n).encode()
+        for n in range(count)
+    }
+    declared, problems = read_tools(files)
+    assert not problems, problems
+    tools = [one.tool for one in declared]
+    plain, added = ToolSet(), ToolSet(tools)
+    listed = (*plain.specs, *(tool.spec for tool in tools))
+    base = fixed_tokens(SYSTEM, plain.specs)
+    return fixed_tokens(SYSTEM, added.specs) - base, fixed_tokens(SYSTEM, listed) - base
+
+
+def tools_cost() -> None:
+    print(f"{'declared tools':<16} {'tokens':>8} {'all listed':>12} {'ratio':>8}")
+    for count in COUNTS:
+        ours, listed = tokens(count)
+        met = "" if ours <= GOAL_TOKENS else f"  over {GOAL_TOKENS:,}"
+        print(f"{count:<16} {ours:>8,} {listed:>12,} {ours / listed:>7.2f}×{met}")
+
+
 if __name__ == "__main__":
+    tools_cost()
     anyio.run(main)

@@ -1,17 +1,25 @@
-"""Virtual machines: woken to the first command, forked with their memory, and how much of it is their own."""
+"""Virtual machines: woken to the first command, forked with their memory, with a service or without, and how much is their own."""
 
 import time
 from pathlib import Path
 
 from cloister.core.computer import Command
 from cloister.core.requests import Quota
+from cloister.environment.api import Service
+from cloister.runs.environments.services import initialise, start
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.microvm.host import MicrovmHost, MicrovmSandbox
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.recipes import Packages
 from parts.place import WARM, Bench, nothing
 from parts.table import Goal, Line, ms
 
 SPEC = SandboxSpec(quota=Quota(memory_bytes=512 << 20))
 ECHO = Command(("/bin/echo", "hi"))
+POSTGRES = "bench-postgresql"
+WITH_POSTGRES = SandboxSpec(POSTGRES, quota=Quota(memory_bytes=512 << 20))
+DEFAULT = ("python3", "git", "ca-certificates", "procps")
+ASK = Command(("psql", "-h", "127.0.0.1", "-U", "postgres", "-tAc", "SELECT 1"), cwd="/", seconds=60)
 
 
 def own_megabytes(sandbox: Sandbox) -> float:
@@ -46,8 +54,37 @@ async def microvms(bench: Bench) -> None:
                 assert isinstance(parent, MicrovmSandbox)
                 await parent.run(Command(("python3", "-c", f"x = bytearray({megabytes} << 20)")))
                 await _forks(bench, parent, megabytes)
+        await _with_postgres(bench, host)
     finally:
         await host.close()
+
+
+async def _with_postgres(bench: Bench, host: MicrovmHost) -> None:
+    """A fork with PostgreSQL running beside one without, each to the end of the same question."""
+    services = (Service("postgresql", "the benchmark"),)
+    recipe = Packages((*DEFAULT, "postgresql", "postgresql-client"))
+    Templates(bench.directory / "templates", bench.path).keep_recipe(POSTGRES, recipe)
+    await host.prepare(POSTGRES, nothing)
+    ready: list[float] = []
+    without: list[float] = []
+    async with host.open(WITH_POSTGRES) as served, host.open(WITH_POSTGRES) as plain:
+        for script in (initialise(services), start(services)):
+            done = await served.run(Command(("/bin/sh", "-c", script), cwd="/", user="root", seconds=300))
+            assert done.ok, done.err
+        for _ in range(max(5, bench.rounds // 3)):
+            ready.append(await _asked(served, answers=True))
+            without.append(await _asked(plain, answers=False))
+    what = "memory fork → PostgreSQL answers a query"
+    bench.table.add(Line(what, ms(ready), "ms", Goal(1.5, "ratio"), "psql without a server", ms(without)))
+
+
+async def _asked(parent: Sandbox, *, answers: bool) -> float:
+    began = time.perf_counter()
+    async with parent.fork() as child:
+        done = await child.run(ASK)
+        took = time.perf_counter() - began
+        assert done.ok is answers, done.err
+    return took
 
 
 async def _creates(bench: Bench, host: MicrovmHost, name: str) -> None:

@@ -28,6 +28,7 @@ from cloister.app.config import (
     rule_files,
 )
 from cloister.app.knowledge import knowledge_tools
+from cloister.app.knowledge.look_tool import LookTool
 from cloister.app.overview import Overview
 from cloister.app.people.oidc import LoginProvider, login_provider
 from cloister.app.settings import Settings
@@ -53,6 +54,7 @@ from cloister.forge.cache import ObjectCache
 from cloister.forge.change import Author
 from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone, RunRow
+from cloister.log.attachments import Attachments
 from cloister.log.audit.details import fact
 from cloister.log.audit.head import HeadFile
 from cloister.log.sqlite.backbone import open_backbone
@@ -428,7 +430,8 @@ def _tool_sources(settings: Settings, doorway: Doorway) -> tuple[ToolSource, ...
     """What adds tools to each attempt."""
     file, source = settings.file, str(settings.config_path)
     servers = McpTools(file.mcp, source, mcp_ways(doorway), file.mcp_json)
-    return DeclaredTools(file.tool, source), function_tools, servers
+    looking = LookTool(Attachments(settings.data_dir))
+    return DeclaredTools(file.tool, source), function_tools, servers, looking
 
 
 def _overview(backbone: Backbone, sandboxes: Sandboxes, supervisor: Supervisor) -> Overview:

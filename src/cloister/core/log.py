@@ -68,6 +68,17 @@ def attachments_of(events: Sequence[Event]) -> tuple[Attachment, ...]:
     return tuple(found)
 
 
+def pictures_of(events: Sequence[Event], attempt: int | None = None) -> dict[str, tuple[Attachment, ...]]:
+    """The pictures that the tools of one attempt, or of all, took: by name, in their order."""
+    found: dict[str, tuple[Attachment, ...]] = {}
+    for event in events:
+        body = event.body.body if isinstance(event.body, Inherited) else event.body
+        if isinstance(body, ToolReturned) and attempt in (None, body.attempt):
+            for one in body.pictures:
+                found[one.name] = (*found.get(one.name, ()), one)
+    return found
+
+
 B = TypeVar("B", bound=EventBody)
 
 

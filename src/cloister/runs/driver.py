@@ -37,7 +37,7 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.ids import RunId
-from cloister.core.log import Journal, attachments_of, rebase_due, round_start
+from cloister.core.log import Journal, attachments_of, pictures_of, rebase_due, round_start
 from cloister.core.requests import FurtherRepository, NewRun
 from cloister.core.system import in_thread
 from cloister.forge.api import Base
@@ -180,7 +180,9 @@ class _Driver:
 
     async def _keep_attachments(self, request: NewRun) -> None:
         """Have the files of all prompts with the run, those of the run that it continues included."""
-        if given := attachments_of(self._journal.events):
+        events = self._journal.events
+        taken = (one for all in pictures_of(events).values() for one in all)
+        if given := (*attachments_of(events), *taken):
             others = () if request.forked_from is None else (request.forked_from.run,)
             await in_thread(self._services.attachments.keep, self._run, given, *others)
 

@@ -58,8 +58,8 @@ from cloister.core.events import (
 )
 from cloister.core.events.run import BasePart, pause_reason
 from cloister.core.ids import RunId
-from cloister.core.log import Index, effective, round_start
-from cloister.core.requests import Budget, FileChange, Isolation, Outcome, State, Usage
+from cloister.core.log import Index, effective, pictures_of, round_start
+from cloister.core.requests import Attachment, Budget, FileChange, Isolation, Outcome, State, Usage
 from cloister.feedback.compare import compare
 
 BudgetNote = BudgetWarned | BudgetSpent | BudgetExtended
@@ -118,6 +118,16 @@ class RepositoryView(msgspec.Struct, frozen=True):
     delivered_to: str | None = None
     pull_request: str = ""
     not_delivered: str = ""
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """The pictures of one page that the attempt took: the winning one, else the first."""
+
+    name: str
+    before: Attachment
+    """The first."""
+    after: Attachment | None
+    """The last; None if there is only one."""
 
 
 class RunView(msgspec.Struct, frozen=True):
@@ -193,6 +203,8 @@ class RunView(msgspec.Struct, frozen=True):
     """Of a run on several repositories: each one, with its part of the result."""
     shown_by: int | None = None
     """The event that shows why it did not end well; None while it works, and after a good end."""
+    pictures: tuple[Looked, ...] = ()
+    """Of the pages that it looked at."""
 
 
 def fold(events: Sequence[Event], now: float | None = None) -> RunView:
@@ -204,11 +216,10 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
     now = events[-1].at if now is None else now
     request, finished, attempts = admitted.request, newest.last(RunFinished), _attempts(index)
     base, change, delivered = index.last(BaseFixed), index.last(ChangeMade), _delivered(index)
-    opened, chosen = index.last(SandboxOpened), index.last(ChecksChosen)
+    opened, chosen, beside = index.last(SandboxOpened), index.last(ChecksChosen), _beside(index, attempts)
     baseline, ranked = index.last(BaselineTaken), newest.last(AttemptsRanked)
     before = None if baseline is None else red(baseline.diagnoses)
     leading = _leading([view for view in attempts if view.attempt in _numbers(newest)] or attempts, finished)
-    beside = _beside(index, attempts)
     return RunView(
         id=events[0].run,
         state=_state(newest),
@@ -254,6 +265,7 @@ def fold(events: Sequence[Event], now: float | None = None) -> RunView:
         rounds=1 + len(index.of(RunContinued)),
         notes=_notes(index),
         shown_by=_shown_by(newest, finished),
+        pictures=_pictures(counted, finished and finished.attempt),
     )
 
 
@@ -274,6 +286,11 @@ def _shown_by(newest: Index, finished: RunFinished | None) -> int | None:
     found = [event.seq for event, _ in newest.events(*_SHOWS[finished.outcome])]
     ends = [event.seq for event, _ in newest.events(RunFinished)]
     return (found or ends)[-1]
+
+
+def _pictures(events: Sequence[Event], attempt: int | None) -> tuple[Looked, ...]:
+    found = pictures_of(events, 0 if attempt is None else attempt)
+    return tuple(Looked(name, all[0], all[-1] if len(all) > 1 else None) for name, all in found.items())
 
 
 def _beside(index: Index, attempts: Sequence[AttemptView]) -> list[ModelReplied | ModelSpent]:

@@ -51,7 +51,9 @@ def servers(bench: LoopBench) -> dict[str, McpServer]:
         "files": McpServer(command=(str(npm / "mcp-server-filesystem"), work), env=env),
         "all": McpServer(command=(str(npm / "mcp-server-everything"), "stdio"), env=env),
         "git": McpServer(command=(str(python / "mcp-server-git"), "--repository", work), env=env),
-        "web": McpServer(command=(str(python / "mcp-server-fetch"), "--ignore-robots-txt"), env=env),
+        "web": McpServer(
+            command=(str(python / "mcp-server-fetch"), "--ignore-robots-txt", "--allow-private-ips"), env=env
+        ),
     }
 
 

@@ -381,7 +381,7 @@ async def test_a_devcontainer_becomes_a_template_with_its_commands_run_inside(
         assert await sandbox.read("/home/dev/kept") == b"kept\n"
     assert isinstance(shop.templates.recipe("dev-image"), Oci)
     assert await forget(shop.templates, shop.repositories, "dev") == 2
-    assert shop.templates.names() == ("default",)
+    assert shop.templates.names() == ("browser", "default")
     assert list(shop.repositories.iterdir()) == []
 
 

@@ -96,8 +96,8 @@ def test_a_file_that_is_no_recipe_is_named(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"odd\.toml is not a recipe"):
             read_recipe(tmp_path / "odd.toml")
     templates = Templates(tmp_path, "/usr/bin:/bin")
-    assert templates.names() == ("default", "odd")
-    assert [info.name for info in templates.all()] == ["default"]
+    assert templates.names() == ("browser", "default", "odd")
+    assert [info.name for info in templates.all()] == ["browser", "default"]
 
 
 def test_names_that_are_no_names_are_unknown_and_cannot_be_kept(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ async def test_a_template_lives_from_put_to_delete(served: Served, tmp_path: Pat
     image = layout(tmp_path / "image", layer(*busybox()), Env=["PATH=/bin"])
     recipe = {"kind": "oci", "image": str(image)}
     client = served.client
-    assert [info["name"] for info in (await client.get("/v1/templates")).json()] == ["default"]
+    assert [info["name"] for info in (await client.get("/v1/templates")).json()] == ["browser", "default"]
     made = await client.put("/v1/templates/tiny", json={"recipe": recipe})
     assert (made.status_code, made.json()["ready"], made.json()["about"]) == (200, False, None)
     assert (await client.get("/v1/templates/tiny/log")).json()["code"] == "no_such_log"

@@ -27,6 +27,7 @@ export type Turn = {
 export type Call = {
   kind: "call"; key: string; seq: number; at: number; attempt: number; call: ToolCall; effect: string; rule: string;
   state: "waits" | "runs" | "ok" | "failed" | "lost"; text: string; seconds: number | null; exit: number | null;
+  run: string; pictures: Attachment[];
 };
 export type Checks = { kind: "checks"; key: string; seq: number; at: number; attempt: number; proof: boolean; comparison: Comparison | null; diagnoses: Diagnosis[] };
 export type Ask = { kind: "ask"; key: string; seq: number; at: number; ask: AskRaised; answer: string; by: string };
@@ -35,10 +36,22 @@ export type Question = {
   /** Who gave the first answer, or `deadline`; who answered after that; whether the run has ended. */
   by: string; later: string; over: boolean;
 };
-export type End = { kind: "end"; key: string; seq: number; at: number; outcome: NonNullable<RunRow["outcome"]>; reason: string };
+export type End = { kind: "end"; key: string; seq: number; at: number; outcome: NonNullable<RunRow["outcome"]>; reason: string; run: string; pictures: Attachment[] };
 export type Row = Note | Said | Turn | Call | Checks | Ask | Question | End;
 
 export type Spent = { model: string; attempt: number | null; step: number | null; input: number; output: number; cost: number | null; seconds: number; estimated: boolean };
+
+/** The first and the last picture of each page, named by when they were taken. */
+function beforeAndAfter(taken: Attachment[]): Attachment[] {
+  const pages = new Map<string, Attachment[]>();
+  for (const one of taken) pages.set(one.name, [...(pages.get(one.name) ?? []), one]);
+  return [...pages.values()].flatMap((all) => {
+    const first = all[0];
+    const last = all[all.length - 1];
+    if (!first || !last || first.sha256 === last.sha256) return all.slice(0, 1);
+    return [{ ...first, name: `before: ${first.name}` }, { ...last, name: `after: ${last.name}` }];
+  });
+}
 
 /** What a person asked for, and how far it came. */
 export class Fold {
@@ -70,6 +83,8 @@ export class Fold {
   last = 0;
   endedAt = 0;
   private readonly calls = new Map<string, Call>();
+  /** What the tools of each attempt took. */
+  private readonly pictures = new Map<number, Attachment[]>();
   private readonly turns = new Map<number, Turn>();
   private readonly red = new Map<number, number>();
 
@@ -202,6 +217,7 @@ export class Fold {
         for (const call of body.calls) {
           const row: Call = {
             kind: "call", key: `c${seq}.${call.id}`, seq, at, attempt: body.attempt, call, effect: "", rule: "", state: "waits", text: "", seconds: null, exit: null,
+            run: event.run, pictures: [],
           };
           this.calls.set(`${body.attempt}/${call.id}`, row);
           this.rows.push(row);
@@ -225,6 +241,8 @@ export class Fold {
         call.text = body.text;
         call.seconds = body.seconds;
         call.exit = body.exit_code;
+        call.pictures = body.pictures;
+        this.pictures.set(body.attempt, [...(this.pictures.get(body.attempt) ?? []), ...body.pictures]);
         return;
       }
       case "ChecksRan":
@@ -342,7 +360,10 @@ export class Fold {
         this.stopping = this.pausing = false;
         this.asks.clear();
         for (const one of this.questions.values()) one.over = true;
-        this.rows.push({ kind: "end", key: `n${event.seq}`, seq: event.seq, at: event.at, outcome: body.outcome, reason: body.reason });
+        this.rows.push({
+          kind: "end", key: `n${event.seq}`, seq: event.seq, at: event.at, outcome: body.outcome, reason: body.reason,
+          run: event.run, pictures: beforeAndAfter(this.pictures.get(body.attempt ?? 0) ?? []),
+        });
         return;
       default:
         return; // what only machines read: policies, ranks, inherited parts, sandboxes that close

@@ -183,6 +183,7 @@ function CallRow({ row, show }: { row: Call; show: Shown }) {
       }
     >
       <Given row={row} />
+      <AttachmentList run={row.run} files={row.pictures} />
       {row.rule && (
         <p class="rule">
           <Icon name="shield" /> {row.effect}: {shown(row.rule)}
@@ -318,6 +319,7 @@ function EndRow({ row }: { row: End }) {
         <Seq row={row} />
       </div>
       <Markdown text={row.reason} />
+      <AttachmentList run={row.run} files={row.pictures} />
     </div>
   );
 }

@@ -309,10 +309,12 @@ class Context:
     def _with(self, text: str, attachments: Sequence[Attachment]) -> tuple[str, tuple[Image, ...]]:
         """A message with what its attachments say, and its pictures."""
         found = [(one, self._attached(one)) for one in attachments]
-        images = tuple(
-            Image(data, cast("PictureType", one.media_type)) for one, data in found if one.is_picture and data
-        )
-        return "\n\n".join((text, *(told(one, data) for one, data in found))), images
+        said = (text, *(told(one, data) for one, data in found))
+        return "\n\n".join(said), self._images(attachments)
+
+    def _images(self, given: Sequence[Attachment]) -> tuple[Image, ...]:
+        found = [(one, self._attached(one)) for one in given if one.is_picture]
+        return tuple([Image(data, cast("PictureType", one.media_type)) for one, data in found if data])
 
     def _stepped_in(self, seq: int, body: InterruptRequested | SandboxUsed) -> None:
         """Say once of each person that files may be theirs; what they only look at changes nothing."""
@@ -436,8 +438,8 @@ class Context:
             return
         self._open.discard(body.call)
         text = bounded(body.text, self._window.one * BYTES_PER_TOKEN)
-        message = ToolMessage(body.call, body.tool, text)
-        reference = partial(_reference, seq, body) if len(text) > ELIDE_CHARS else None
+        message = ToolMessage(body.call, body.tool, text, self._images(body.pictures))
+        reference = partial(_reference, seq, body) if len(text) > ELIDE_CHARS or body.pictures else None
         self._add(_Item(seq, message_tokens(message), message, reference=reference))
         if not self._open:
             self._flush()

@@ -10,7 +10,7 @@ from cloister.core import limits
 from cloister.core.computer import Computer, Stream
 from cloister.core.errors import Bug
 from cloister.core.events import Effect
-from cloister.core.requests import Origin
+from cloister.core.requests import Attachment, Origin
 from cloister.core.text import bounded, inert, whole
 from cloister.model.api import ToolSpec
 
@@ -36,6 +36,7 @@ class Observation(msgspec.Struct, frozen=True):
     exit_code: int | None = None
     origin: Origin | None = None
     """The source of the text, if it is not the tool's."""
+    pictures: tuple[Attachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

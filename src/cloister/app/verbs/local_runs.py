@@ -34,7 +34,7 @@ from cloister.core.events import (
     StopRequested,
 )
 from cloister.core.events.run import pause_reason
-from cloister.core.log import Index, attachments_of, request_of
+from cloister.core.log import Index, attachments_of, pictures_of, request_of
 from cloister.core.requests import check_attachments, check_new_run
 from cloister.core.system import in_thread
 from cloister.core.text import one_line
@@ -113,7 +113,8 @@ class LocalRuns(Group):
 
     async def attachment(self, run: str, sha256: str) -> bytes:
         events = await self._events(run)
-        if any(one.sha256 == sha256 for one in attachments_of(events)):
+        taken = (one for all in pictures_of(events).values() for one in all)
+        if any(one.sha256 == sha256 for one in (*attachments_of(events), *taken)):
             found = await in_thread(self._attachments.read, events[0].run, sha256)
             if found is not None:
                 return found

@@ -115,10 +115,19 @@ def diff(
         bool,
         typer.Option("--notes", help="The notes for later runs that it proposes, as a change of their file."),
     ] = False,
+    pictures: Annotated[
+        Path | None,
+        typer.Option(
+            "--pictures", metavar="FOLDER", help="Save the pictures of pages, before and after, in a folder."
+        ),
+    ] = None,
 ) -> None:
     """Print the changes of a run, of one attempt, or at a save point, as a unified diff."""
     if notes:
         _notes(ctx, run)
+        return
+    if pictures is not None:
+        _pictures(ctx, run, pictures)
         return
     text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt, at), quick=True)
     if not text:
@@ -128,6 +137,28 @@ def diff(
     else:
         # Unfiltered: `cloister diff RUN | git apply` needs the exact bytes.
         sys.stdout.write(text)
+
+
+def _pictures(ctx: typer.Context, run: str, folder: Path) -> None:
+    async def work(verbs: "Verbs") -> list[tuple[str, bytes]]:
+        view = await verbs.runs.view(run)
+        pairs = (
+            (when, one)
+            for page in view.pictures
+            for when, one in (("before", page.before), ("after", page.after))
+        )
+        return [
+            (f"{when}-{one.name}", await verbs.runs.attachment(run, one.sha256)) for when, one in pairs if one
+        ]
+
+    found = perform(ctx, work)
+    if not found:
+        raise UserError("no_pictures", f"{run} has looked at no page.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in found:
+        path = folder / one_line(name, 100).replace("/", "-")
+        path.write_bytes(data)
+        put(str(path))
 
 
 def _notes(ctx: typer.Context, run: str) -> None:

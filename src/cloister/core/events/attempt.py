@@ -7,7 +7,7 @@ import msgspec
 from cloister.core.attempts import NATIVE, Score
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.events.run import EventBody
-from cloister.core.requests import Budget, Origin, Outcome, Role, ToolCall, Usage
+from cloister.core.requests import Attachment, Budget, Origin, Outcome, Role, ToolCall, Usage
 
 StuckKind = Literal["repeats", "alternations", "unchanged", "idle", "malformed"]
 
@@ -375,6 +375,8 @@ class ToolReturned(EventBody, frozen=True):
     exit_code: int | None = None
     origin: Origin = "tool"
     """The source of the text. Once the run reached the network, the output of any tool may come from there."""
+    pictures: tuple[Attachment, ...] = ()
+    """What the model sees beside the text; the bytes are kept with the run."""
 
 
 class OfferedTool(msgspec.Struct, frozen=True):

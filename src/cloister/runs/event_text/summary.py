@@ -39,6 +39,7 @@ def summary(view: RunView, width: int) -> Iterator[Line]:
         yield Line(line, style)
     yield from _proof(view)
     yield from _change(view)
+    yield from _pictures(view)
     yield from _cost(view)
     yield from _next(view)
 
@@ -86,6 +87,13 @@ def _change(view: RunView) -> Iterator[Line]:
         yield _fact("pull req.", one_line(view.pull_request, 200), "good")
     if view.not_delivered:
         yield _fact("delivery", f"failed: {one_line(view.not_delivered, 300)}", "bad")
+
+
+def _pictures(view: RunView) -> Iterator[Line]:
+    """The pages that it looked at, and how to see them."""
+    if view.pictures:
+        names = ", ".join(one_line(one.name, 80) for one in view.pictures[:NOTES_SHOWN])
+        yield _fact("pictures", f"{names}: cloister diff {view.id} --pictures FOLDER")
 
 
 def _repository(one: RepositoryView) -> Line:

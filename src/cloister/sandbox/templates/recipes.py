@@ -123,13 +123,13 @@ class Environment(
 Recipe = Packages | Oci | Dockerfile | Devcontainer | Repository | Snapshot | Environment
 R = TypeVar("R", bound=Recipe)
 
+_DEFAULT = (
+    *("python3", "python3-pytest", "python3-venv", "python3-pip", "python-is-python3", "git"),
+    *("ripgrep", "build-essential", "ca-certificates", "curl", "less", "procps", "patch"),
+)
 BUILT_IN: dict[str, Recipe] = {
-    "default": Packages(
-        (
-            *("python3", "python3-pytest", "python3-venv", "python3-pip", "python-is-python3", "git"),
-            *("ripgrep", "build-essential", "ca-certificates", "curl", "less", "procps", "patch"),
-        )
-    )
+    "default": Packages(_DEFAULT),
+    "browser": Packages((*_DEFAULT, "chromium", "fonts-dejavu-core")),
 }
 
 

@@ -64,6 +64,7 @@ class ToolCalls:
             time.monotonic() - started,
             observation.exit_code,
             self._approvals.provenance.origin(observation.origin or own),
+            observation.pictures,
         )
 
     async def _observe(self, call: ToolCall, tool: AnyTool, args: Any) -> Observation:
@@ -92,11 +93,8 @@ class ToolCalls:
         others = {body.sandbox for body in opened if body.attempt not in (None, self._attempt)}
         mine = [Refusal(one.host, one.port, one.rule) for one in refused if one.sandbox not in others]
         told = explain_to_model(str(call.arguments.get("command", "")), mine)
-        return (
-            observe(observation.ok, f"{observation.text}\n[{told}]", observation.exit_code)
-            if told
-            else observation
-        )
+        text = observe(observation.ok, f"{observation.text}\n[{told}]").text
+        return msgspec.structs.replace(observation, text=text) if told else observation
 
 
 def decoded(call: ToolCall, tools: ToolSet) -> tuple[AnyTool, Any] | Observation:

@@ -1,0 +1,44 @@
+"""A run looks at a page in the template with the browser, before and after its change."""
+
+from typing import Any
+
+import pytest
+from tests.whole.e2e.setup.test_environments import registry
+
+PAGE = "<!DOCTYPE html><title>shop</title><body style='background: red'>Total: 12</body>\n"
+LOOK = 'calls = [{ tool = "look", page = "page.html", width = 400, height = 300 }]\n'
+SCRIPT = f"""\
+[[reply]]
+{LOOK}
+[[reply]]
+expect = "Attached picture: page-html-400x300.png"
+calls = [{{ tool = "edit", path = "page.html", old = "red", new = "blue" }}]
+
+[[reply]]
+{LOOK}
+[[reply]]
+expect = "Attached picture"
+calls = [{{ tool = "finish", summary = "The page is blue" }}]
+"""
+
+
+@pytest.mark.long(only=True)
+def test_the_pictures_of_a_page_before_and_after_are_saved(cloister: Any) -> None:
+    registry("debian")
+    repo = cloister.ledger()
+    (repo / "page.html").write_text(PAGE)
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a page")
+    run = ("run", "Make it blue", "--repo", str(repo), "--template", "browser", "--check", "true")
+    model = cloister.script(SCRIPT)
+    done = cloister(*run, "--accept", "unbroken", "--model", model, seconds=900)
+    assert "page-html-400x300.png: cloister diff r-" in done.stdout, done.stdout
+    assert [event for event in cloister.kinds() if event == "ConnectionDecided"] == []
+    cloister("diff", "last", "--pictures", str(cloister.cwd / "pictures"))
+    before, after = (
+        (cloister.cwd / "pictures" / f"{when}-page-html-400x300.png").read_bytes()
+        for when in ("before", "after")
+    )
+    assert before.startswith(b"\x89PNG")
+    assert after.startswith(b"\x89PNG")
+    assert before != after
