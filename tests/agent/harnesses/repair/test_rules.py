@@ -36,6 +36,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "call for its argument": ("return f(a)", "return a"),
     "missing call": ("b = f(a) + a", "b = max(b, f(a) + a)"),
     "list": ("return []", "return [[]]"),
+    "negated comparison": ("return not a < b", "return a < b"),
     "loop over nothing": ("for x in []:\n    f(x)", "for x in b:\n    f(x)"),
     "another expression": ("return f(a + 1) + b", "return f(a + 1) + f(a + 1)"),
     "offset": ("return f(a)", "return f(a - b)"),
@@ -127,9 +128,12 @@ def test_the_condition_of_a_raise_is_as_suspicious() -> None:
     assert applied(source, order[0].hunks) == source.replace("a < b", "a <= b")
 
 
-def test_an_exception_is_no_number() -> None:
+def test_the_type_of_an_exception_becomes_another_type_and_nothing_else() -> None:
     source = module("try:\n    f(a)\nexcept (KeyError, a.Error):\n    f(b)")
-    assert not [one for one in changes("m.py", source) if "Error + 1" in one.after]
+    after = [one.after for one in changes("m.py", source)]
+    assert any("except (ValueError, a.Error)" in one for one in after)
+    wrong = ("Error + 1", "(b, a.Error)", "(a.Error, a.Error)", "(KeyError, KeyError)")
+    assert not [one for one in after if any(text in one for text in wrong)]
 
 
 @pytest.mark.parametrize(

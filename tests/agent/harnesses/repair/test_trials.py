@@ -121,6 +121,26 @@ async def test_a_module_that_cannot_be_imported_is_repaired_by_its_traceback(tmp
     assert chosen.trial.candidate.line == 8
 
 
+async def test_a_decorator_between_two_functions_belongs_to_the_second_one(tmp_path: Path) -> None:
+    code = "class Box:\n    def one(self):\n        return 1\n    def two(self):\n        return self.one() + 1\n"
+    tests = "from box import Box\n\n\ndef test_two():\n    assert Box().two == 2\n"
+    chosen = await Repo(tmp_path, {"box.py": code, "test_box.py": tests}).repair(PYTEST)
+    assert chosen is not None
+    assert (chosen.trial.candidate.after, chosen.trial.candidate.line) == ("    @property\n", 4)
+
+
+async def test_a_patch_repairs_what_the_old_code_did_at_import(tmp_path: Path) -> None:
+    code = "def keep(name, known):\n    if name in known:\n        known.append(name)\n"
+    tests = (
+        "from registry import keep\n\nKNOWN = []\nkeep('a', KNOWN)\n\n\ndef test_import():\n    assert KNOWN == ['a']\n\n\n"
+        "def test_call():\n    known = ['b']\n    keep('c', known)\n    keep('c', known)\n    assert known == ['b', 'c']\n"
+    )
+    chosen = await Repo(tmp_path, {"registry.py": code, "test_registry.py": tests}).repair(PYTEST)
+    assert chosen is not None
+    assert "if name not in known" in chosen.trial.candidate.after
+    assert (len(chosen.trial.made_green), chosen.trial.still_red) == (2, ())
+
+
 async def test_a_suite_without_a_failing_test_has_no_suspects(tmp_path: Path) -> None:
     repo = Repo(tmp_path, {"test_a.py": "def test_a():\n    assert True\n"})
     found = await repo.localise(PYTEST)

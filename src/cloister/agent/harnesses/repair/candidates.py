@@ -13,7 +13,7 @@ from cloister.agent.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
 from cloister.agent.harnesses.repair.rules.api import Facts, Rule
 from cloister.agent.harnesses.repair.rules.table import RULES
 from cloister.agent.harnesses.repair.suite import is_test, language_of
-from cloister.agent.harnesses.repair.syntax import Cut, File, header_end, own
+from cloister.agent.harnesses.repair.syntax import LITERALS, Cut, File, header_end, own
 
 _FILES = 60
 _MOST = 12_000
@@ -123,7 +123,8 @@ def _first(statement: Node) -> Node:
 
 def _decided(node: Node, cut: Cut) -> tuple[Flag, ...]:
     """Whether a change puts a constant in place of a condition or of its part: code is then never reached."""
-    if cut[:2] != (node.start_byte, node.end_byte) or not _CONSTANT.fullmatch(cut[2]):
+    other = cut[:2] != (node.start_byte, node.end_byte) or node.type in LITERALS
+    if other or not _CONSTANT.fullmatch(cut[2]):
         return ()
     above = node.parent
     while above is not None and (above.type in _NESTED or _is_logical(above)):

@@ -117,7 +117,8 @@ class Trials:
         tests = await self._cover(wanted, end, each=_EACH_SECONDS, trace=False)
         notes: list[str] = []
         if len(tests) < len(wanted):
-            notes.append(f"{len(wanted) - len(tests)} tests did not run: the time for localising was over")
+            why = "the time was over, or their names change from process to process"
+            notes.append(f"{len(wanted) - len(tests)} tests did not run: {why}")
         bad = [name for name, test in tests.items() if test.status in ("failed", "late")]
         red = [name for name in bad if name in frozenset(hints)] or bad
         if len(red) < len(bad):
@@ -233,7 +234,7 @@ class Trials:
         text = applied(source, candidate.hunks)
         if not parses(candidate.path, source, text):
             return Trial(candidate, "syntax", reason="does not parse")
-        red = self._reached(candidate)
+        red = reached = self._reached(candidate)
         first = list({name.partition("[")[0]: name for name in reversed(red)}.values())[::-1]
         first = first[: 1 if self._tests[red[0]].status == "late" else _FIRST] if not self._cold else red
         near = self._affected(candidate)
@@ -254,13 +255,14 @@ class Trials:
         if plausible:
             stage = "all"
             rest = [name for name in self._passing() if name not in results]
-            # Only a worker of Python keeps what it imported.
-            again = red if self._suite.language == "python" and not self._cold else []
-            for names, cold in ((rest, self._cold), (again, True)):
+            # Only a worker of Python keeps what it imported, and what the import did with the old code.
+            others = [one.test for one in self._failing if one.test not in reached and not one.late]
+            again = [*reached, *others] if self._suite.language == "python" and not self._cold else []
+            for names, needed, cold in ((rest, rest, self._cold), (again, red, True)):
                 if plausible and names:
                     more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
                     results.update(more.results)
-                    plausible = _all_passed(more.results, names)
+                    plausible = _all_passed(more.results, needed)
         every = [failure.test for failure in self._failing]
         return Trial(
             candidate,

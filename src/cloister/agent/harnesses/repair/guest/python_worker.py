@@ -34,17 +34,7 @@ ROOT = os.path.realpath(os.getcwd())
 MEMORY = 2 << 30
 SOON = 0.15
 """The limit of a test, in seconds of processor time, after another one ran over its limit."""
-SKIPPED = {
-    ".git",
-    ".hg",
-    "node_modules",
-    "__pycache__",
-    ".tox",
-    ".nox",
-    ".mypy_cache",
-    ".pytest_cache",
-    ".ruff_cache",
-}
+SKIPPED = set(".git .hg node_modules __pycache__ .tox .nox .mypy_cache .pytest_cache .ruff_cache".split())
 
 
 def send(fd, **message):
@@ -213,7 +203,7 @@ class Server:
     def cover(self, tests=None, seconds=20.0, each=1.0, trace=True, only=None):
         """Run tests one after another and report the lines of each. A child that is lost costs one test."""
         pending = list(self.runner.items) if tests is None else list(tests)
-        pending = [name for name in pending if name]
+        pending = [name for name in pending if name and name in self.runner.items]
         end = time.monotonic() + seconds
         while pending and time.monotonic() < end:
             begun = 0
@@ -228,17 +218,7 @@ class Server:
                     begun += 1
                     os.write(self.out, line + b"\n")
             if begun < len(pending) and time.monotonic() < end:
-                send(
-                    self.out,
-                    op="test",
-                    id=pending[begun],
-                    status="late",
-                    seconds=each,
-                    lines={},
-                    frames=[],
-                    error="",
-                    message="",
-                )
+                send(self.out, op="test", id=pending[begun], status="late", seconds=each)
                 begun += 1
             pending = pending[begun:]
         send(self.out, op="done", left=len(pending))
@@ -403,10 +383,21 @@ class Source:
         tail = next((i for i in range(most - head) if old[-1 - i] != new[-1 - i]), most - head)
         first, last = (head + 1, len(old) - tail) if head < len(old) - tail else (head, head)
         around = [span for span in self.spans if span[0] <= first and last <= span[1]]
-        start, end, above = max(around, key=lambda span: span[0]) if around else (1, len(old), "")
-        if start not in self.old:
-            self.old[start] = self.part(old[start - 1 : end], start, above)
-        return self.old[start], self.part(new[start - 1 : end + len(new) - len(old)], start, above)
+        whole = (1, len(old), "")
+        span = max(around, key=lambda span: span[0]) if around else whole
+        try:
+            return self.parts(new, *span)
+        except SyntaxError:
+            if span == whole or head < len(old) - tail:
+                raise
+            return self.parts(new, *whole)  # a line between two functions belongs to the second one
+
+    def parts(self, new, start, end, above):
+        if (start, end) not in self.old:
+            self.old[start, end] = self.part(self.lines[start - 1 : end], start, above)
+        return self.old[start, end], self.part(
+            new[start - 1 : end + len(new) - len(self.lines)], start, above
+        )
 
     def part(self, lines, start, above):
         before = "\n" * (start - 2) + above + "\n" if above else "\n" * (start - 1)
@@ -436,18 +427,8 @@ def plain(code):
     constants = tuple(
         (type(one).__name__, repr(one)) for one in code.co_consts if not isinstance(one, types.CodeType)
     )
-    return (
-        code.co_code,
-        constants,
-        code.co_names,
-        code.co_varnames,
-        code.co_freevars,
-        code.co_cellvars,
-        code.co_flags,
-        getattr(code, "co_exceptiontable", b""),
-        code.co_argcount,
-        code.co_kwonlyargcount,
-    )
+    names = "code names varnames freevars cellvars flags exceptiontable argcount kwonlyargcount"
+    return (constants, *(getattr(code, "co_" + name, b"") for name in names.split()))
 
 
 def changed(old, new, swaps, importing):

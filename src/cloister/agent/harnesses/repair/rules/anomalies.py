@@ -1,4 +1,4 @@
-"""Rules for code that contradicts its surroundings: a loop over nothing, a method without the decorator that its parameters need.
+"""Rules for code that contradicts its surroundings: a loop over nothing, a decorator that is missing, a negated comparison.
 
 Such code is rare where it is right, so these rules have high priors and few texts.
 """
@@ -23,9 +23,7 @@ _MOST = 60
 def looped(node: Node, file: File, facts: Facts) -> Iterator[str]:
     """What a loop over an empty list may go over. Values that nothing else reads come first."""
     loop = node.parent
-    if loop is None or loop.type not in _LOOPS or loop.child_by_field_name("right") != node:
-        return
-    if file.text(node) != "[]":
+    if loop is None or loop.type not in _LOOPS or file.text(node) != "[]":
         return
     left = loop.child_by_field_name("left")
     targets = [file.text(one) for one in walk(left) if one.type in NAMES] if left is not None else []
@@ -76,6 +74,13 @@ def _forms(value: str, targets: list[str], others: list[str] | tuple[()]) -> Ite
     yield from (f"zip({value}, {other})" for other in others if other != value)
 
 
+def negated_comparison(node: Node, file: File, facts: Facts) -> Iterator[str]:
+    """A comparison without the `not` before it: Python has an operator for each negation."""
+    inner = node.child_by_field_name("argument")
+    if node.type == "not_operator" and inner is not None and inner.type == "comparison_operator":
+        yield file.text(inner)
+
+
 def asked_decorator(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """The decorator that the parameters, the body or the uses of a function ask for."""
     indent = file.indent(node)
@@ -111,8 +116,8 @@ def _asked(function: Node, file: File, facts: Facts) -> Iterator[str]:
 
 def _parameters(function: Node, file: File) -> list[str]:
     given = function.child_by_field_name("parameters")
-    names = (next((part for part in walk(one) if part.type in NAMES), None) for one in _children(given))
-    return [file.text(one) for one in names if one is not None]
+    names = ([part for part in walk(one) if part.type in NAMES] for one in _children(given))
+    return [file.text(one[0]) for one in names if one]
 
 
 def _children(node: Node | None) -> list[Node]:

@@ -40,7 +40,7 @@ for _group in _GROUPS.replace("\n", " ").split("|"):
 
 def variable(node: Node, file: File, facts: Facts) -> Iterator[str]:
     """Another variable of the function."""
-    if node.type in NAMES and is_value(node) and not _is_called(node):
+    if node.type in NAMES and is_value(node) and not _is_called(node) and not _is_caught(node):
         text = file.text(node)
         names = file.scope(node).names
         yield from sorted((name for name in names if name != text), key=lambda name: _unlike(name, text))
@@ -48,6 +48,14 @@ def variable(node: Node, file: File, facts: Facts) -> Iterator[str]:
 
 def _unlike(name: str, text: str) -> tuple[bool, bool]:
     return not (set(name.split("_")) & set(text.split("_"))), name[:1] != text[:1]
+
+
+def _is_caught(node: Node) -> bool:
+    """True for the type of an `except`."""
+    above = node.parent
+    while above is not None and above.type in ("tuple", "as_pattern"):
+        above = above.parent
+    return above is not None and above.type == "except_clause"
 
 
 def _is_called(node: Node) -> bool:
@@ -199,6 +207,8 @@ def literal_list(node: Node, file: File, facts: Facts) -> Iterator[str]:
 def transplanted(node: Node, file: File, facts: Facts) -> Iterator[str]:
     """Another expression of the same function."""
     if not is_value(node) or _is_called(node) or (node.parent is not None and node.parent.type in MEMBERS):
+        return
+    if _is_caught(node):
         return
     if node.end_byte - node.start_byte > 80:
         return

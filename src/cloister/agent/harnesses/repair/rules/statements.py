@@ -218,9 +218,9 @@ def error_type(node: Node, file: File, facts: Facts) -> Iterator[str]:
     text = file.text(node)
     own = [name for one in file.nodes if one.type in NAMES and _is_error(one, name := file.text(one))]
     usual = _BUILT_IN_ERRORS if file.language == "python" else ("Error", "TypeError", "RangeError")
-    for other in dict.fromkeys((*facts.errors, *own, *usual)):
-        if other != text:
-            yield other
+    above = node.parent
+    beside = [file.text(one) for one in above.named_children] if above and above.type == "tuple" else [text]
+    yield from (one for one in dict.fromkeys((*facts.errors, *own, *usual)) if one not in beside)
 
 
 def _is_error(node: Node, name: str) -> bool:

@@ -32,6 +32,7 @@ RULES: tuple[Rule, ...] = (
     Rule("call for its argument", 0.2, "expression", names.unwrapped, decay=0.2),
     Rule("missing call", 0.12, "expression", names.wrapped, decay=0.1),
     Rule("list", 0.3, "expression", names.literal_list, decay=0.15),
+    Rule("negated comparison", 0.98, "expression", anomalies.negated_comparison),
     Rule("loop over nothing", 0.9, "expression", anomalies.looped, decay=0.04),
     Rule("another expression", 0.08, "expression", names.transplanted, decay=0.02),
     Rule("offset", 0.08, "expression", names.offset, decay=0.04),
