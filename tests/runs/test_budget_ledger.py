@@ -66,7 +66,7 @@ async def opened(
         return name not in dead
 
     async with open_backbone(path / "log.db", owner_lives=lives, now=now or Clock(NOON)) as backbone:
-        yield backbone, BudgetLedger(backbone, tree, OwnerId(owner), now or Clock(NOON))
+        yield backbone, BudgetLedger(backbone, tree, lambda: OwnerId(owner), now or Clock(NOON))
 
 
 async def begun(backbone: SqliteBackbone, repo: str, who: str) -> Fence:

@@ -42,6 +42,8 @@ from cloister.core.requests import (
 
 Secret = str
 
+MachineRole = Literal["api", "worker", "both"]
+
 TEMPLATE_ALIASES = {"base": "default", "code-interpreter": "default", "code-interpreter-v1": "default"}
 """The names that other programs' clients use."""
 
@@ -123,6 +125,27 @@ class OidcEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What the button calls the provider; empty: its host."""
     ca: str | None = None
     """Certificates of the authority that signed the provider's, in PEM, from the configuration file's directory."""
+
+
+class ClusterEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The `[cluster]` table of the configuration file: the machines that this one works with."""
+
+    servers: tuple[str, ...]
+    """Addresses of NATS servers, `nats://host:4222` or `tls://host:4222`."""
+    machine: str = ""
+    """The name of this machine in the cluster; empty: its host name."""
+    role: MachineRole = "both"
+    """Whether it serves people (`api`), drives runs (`worker`), or both."""
+    name: str = "cloister"
+    """Several clusters can use the same NATS servers under different names."""
+    replicas: int = 1
+    """How many NATS servers store each message: 1, 3 or 5; counts when the cluster begins."""
+    labels: tuple[str, ...] = ()
+    """What is said of this machine, for people and for placement."""
+    credentials: str | None = None
+    """The file that `cloister cluster join` wrote, from the configuration file's directory."""
+    ca: str | None = None
+    """Who vouches for the certificates of the NATS servers, in PEM."""
 
 
 class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -217,6 +240,7 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Whether that collector also gets traces of the runs."""
     audit_heads: tuple[str, ...] = ()
     """Where the audit's signed heads are sent: paths of files, addresses that take POST, `syslog:/dev/log`."""
+    cluster: ClusterEntry | None = None
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -381,7 +405,9 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
     return Settings(
         data_dir=data,
         config_path=config,
-        file=msgspec.structs.replace(settings, model=model, model_url=url, otlp_endpoint=collector),
+        file=msgspec.structs.replace(
+            settings, model=model, model_url=url, otlp_endpoint=collector, cluster=_cluster(settings, env)
+        ),
         keys=keys,
         path=env.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin"),
         home=env.get("HOME", "/root"),
@@ -393,6 +419,20 @@ def read_settings(env: Mapping[str, str] | None = None, data_dir: Path | None = 
         token=env.get("CLOISTER_TOKEN", "").strip(),
         desktop=bool(env.get("WAYLAND_DISPLAY") or env.get("DISPLAY")),
         ca=Path(authority).expanduser() if authority else None,
+    )
+
+
+def _cluster(settings: FileSettings, env: Mapping[str, str]) -> ClusterEntry | None:
+    """The table `[cluster]` with what the environment says of it, for machines that all have one file."""
+    entry = settings.cluster
+    if servers := tuple(one.strip() for one in env.get("CLOISTER_CLUSTER", "").split(",") if one.strip()):
+        entry = msgspec.structs.replace(entry, servers=servers) if entry else ClusterEntry(servers)
+    if entry is None:
+        return None
+    return msgspec.structs.replace(
+        entry,
+        name=env.get("CLOISTER_CLUSTER_NAME") or entry.name,
+        machine=env.get("CLOISTER_MACHINE") or entry.machine,
     )
 
 
@@ -417,6 +457,11 @@ def _headers(text: str) -> dict[str, Secret]:
 def environment() -> Mapping[str, str]:
     """The environment, for the few who must look before there are settings."""
     return os.environ
+
+
+def host_name() -> str:
+    """The first part of this machine's name, with what a cluster allows in a name of a machine."""
+    return re.sub(r"[^a-z0-9-]", "-", os.uname().nodename.partition(".")[0].lower())[:32]
 
 
 def machine_id() -> str:

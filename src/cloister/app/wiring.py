@@ -18,6 +18,7 @@ from cloister.agent.tools.declared import DeclaredTools
 from cloister.agent.tools.functions import function_tools
 from cloister.agent.tools.mcp.servers import McpTools, OpenWay, way_name
 from cloister.agent.tools.toolset import ToolPlace, ToolSource
+from cloister.app.cluster.storage import Load, Storage, open_storage
 from cloister.app.config import (
     calls_models,
     harness_for,
@@ -41,7 +42,7 @@ from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.events import Event, PromptReceived
-from cloister.core.ids import Lease, OwnerId, RunId, SandboxId, new_owner_id
+from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.core.system.locks import take
 from cloister.egress.credentials import Vault, read_credentials
@@ -52,12 +53,10 @@ from cloister.egress.rules import DoorEvent, Record
 from cloister.forge import Forges
 from cloister.forge.cache import ObjectCache
 from cloister.forge.change import Author
-from cloister.forge.host import LocalRepositories
 from cloister.log.api import AuditLog, Backbone, RunRow
 from cloister.log.attachments import Attachments
 from cloister.log.audit.details import fact
 from cloister.log.audit.head import HeadFile
-from cloister.log.sqlite.backbone import open_backbone
 from cloister.model.local.host import LocalHost, open_local_host
 from cloister.model.roles import open_models, open_no_models, skipped
 from cloister.policy.api import Policy
@@ -95,6 +94,8 @@ class App:
 
     settings: Settings
     owner: OwnerId
+    """Of the sandboxes of this process."""
+    storage: Storage
     backbone: Backbone
     host: Providers
     pool: Pool
@@ -168,18 +169,17 @@ def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doo
     return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
 
 
-def old_files(settings: Settings, backbone: Backbone, host: Providers, who: str) -> "Removal":
+def old_files(settings: Settings, storage: Storage, host: Providers, who: str) -> "Removal":
     """What removes files that are older than the settings keep, in the name of `who`."""
     from cloister.runs.delivery import Collector as Removal
 
-    repositories, file = LocalRepositories(settings.data_dir), settings.file
-    read = partial(whole_log, backbone)
-    return Removal(backbone, read, repositories, file.save_points, who, file.retention, host)
+    file, read = settings.file, partial(whole_log, storage.backbone)
+    return Removal(storage.backbone, read, storage.repositories, file.save_points, who, file.retention, host)
 
 
 @asynccontextmanager
 async def _received(
-    settings: Settings, services: RunServices, backbone: Backbone, supervisor: Supervisor, vault: Vault
+    settings: Settings, services: RunServices, storage: Storage, supervisor: Supervisor, vault: Vault
 ) -> AsyncGenerator["Hooks | None"]:
     """Follow the pull requests of runs while the block lasts, and take webhooks, where the settings name some."""
 
@@ -189,7 +189,7 @@ async def _received(
             await backbone.append_outside(run, prompt)
         supervisor.drive(run)
 
-    file = settings.file
+    file, backbone = settings.file, storage.backbone
     if not file.forge and not file.trigger:
         yield None
         return
@@ -208,7 +208,7 @@ async def _received(
     follower = Follower(*parts, tell, services.repositories.open, settings.user, marks, ended, seconds)
     async with AsyncExitStack() as stack:
         if seconds and file.forge:
-            await stack.enter_async_context(_background(follower.run))
+            await stack.enter_async_context(_background(storage.alone("follower", follower.run)))
         hooks = all_hooks(settings, forge_places(settings, vault))
         if not hooks and not file.trigger:
             yield None
@@ -223,20 +223,22 @@ async def _received(
         if any(isinstance(one, LabelTrigger | MentionTrigger) and one.poll for one in file.trigger):
             from cloister.app.triggers.poll import Poller
 
-            await stack.enter_async_context(_background(Poller(inbox, starter, follower).run))
+            await stack.enter_async_context(
+                _background(storage.alone("poller", Poller(inbox, starter, follower).run))
+            )
         yield received
 
 
 def _chores(
-    settings: Settings, backbone: Backbone, host: Providers, services: RunServices, vault: Vault
+    settings: Settings, storage: Storage, host: Providers, services: RunServices, vault: Vault
 ) -> tuple[Callable[[], Coroutine[Any, Any, None]], ...]:
     """What a server does beside driving runs: keep templates and environments ready, remove old files, send notices."""
     from cloister.app.notices.sender import Sender
     from cloister.log.sqlite.outbox import OUTBOX_FILE, Outbox
 
-    sender = Sender(Outbox(settings.data_dir / OUTBOX_FILE), backbone, vault, settings)
-    environments = _environments(settings, services, backbone)
-    old = old_files(settings, backbone, host, settings.user)
+    sender = Sender(Outbox(settings.data_dir / OUTBOX_FILE), storage.backbone, vault, settings)
+    environments = _environments(settings, services, storage.backbone)
+    old = old_files(settings, storage, host, settings.user)
     return services.warming.keep_warm, environments.run, old.run, sender.run
 
 
@@ -325,10 +327,15 @@ async def _exported(settings: Settings, log: Backbone) -> AsyncGenerator[None]:
         yield
 
 
-def _look(host: Providers, pool: Pool) -> Look:
-    """How to look for a lack of disk. Idle sandboxes end then: they take space, and keep a broken store mounted."""
+def _look(storage: Storage, host: Providers, pool: Pool) -> Look:
+    """How to look for what runs lack: the lease, or disk.
+
+    Without disk idle sandboxes end: they take space, and keep a broken store mounted.
+    """
 
     async def look() -> Shortage | None:
+        if lost := storage.lost():
+            return Shortage(lost, full=True)
         short = await host.shortage()
         if short is not None and short.full:
             pool.drop()
@@ -370,7 +377,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
     host: Host,
     warming: Warming,
     doorway: Doorway,
-    backbone: Backbone,
+    storage: Storage,
     ledger: BudgetLedger,
     local: LocalHost,
     look: Look,
@@ -379,7 +386,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
     access = replace(model_access(settings), local=local)
     return RunServices(
         data_dir=settings.data_dir,
-        repositories=LocalRepositories(settings.data_dir),
+        repositories=storage.repositories,
         host=host,
         warming=warming,
         forges=warming.workshop.forges,
@@ -398,7 +405,7 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         quota=settings.file.quota,
         ask_seconds=settings.file.ask_seconds,
         doorway=doorway,
-        log=lambda run: whole_log(backbone, run),
+        log=lambda run: whole_log(storage.backbone, run),
         budgets=settings.file.budgets,
         # Without a limit above the run no call waits for the ledger.
         ledger=ledger if settings.file.budgets.outer else NoLedger(),
@@ -442,6 +449,32 @@ def _overview(backbone: Backbone, sandboxes: Sandboxes, supervisor: Supervisor) 
     return Overview(backbone, sandboxes.list, complete)
 
 
+def _supervisor(
+    settings: Settings, storage: Storage, services: RunServices, look: Look, role: Role
+) -> Supervisor:
+    """What drives the runs of this process, if the machine drives any."""
+    entry = settings.file.cluster
+    slots = 0 if entry is not None and entry.role == "api" else settings.file.concurrent_runs
+    supervisor = Supervisor(
+        storage.backbone,
+        storage.owner,
+        partial(drive_run, services),
+        concurrent=slots,
+        claims_all=role == "server",
+        look=look,
+        files=storage.files,
+    )
+    if storage.others is not None:
+        templates = services.warming.workshop.templates
+
+        def load() -> Load:
+            built = tuple(info.name for info in templates.all() if info.ready)
+            return Load(slots, supervisor.running, templates=built)
+
+        storage.others.describe(load, supervisor.drain)
+    return supervisor
+
+
 def _without_a_run(services: RunServices, record: Record) -> tuple[Any, Any]:
     """What is done with repositories beside runs: set one up, try a tool."""
     return partial(set_up_repository, services, record), partial(try_tool, services, record)
@@ -457,12 +490,13 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
     make_data_dir(settings.data_dir)
     allow_many_files()
     owner = new_owner_id()
-    owners: Lease = Owners(settings.data_dir / "owners")
+    owners = Owners(settings.data_dir / "owners")
     async with AsyncExitStack() as stack:
-        if role == "server":
+        if role == "server" or settings.file.cluster is not None:  # one process uses a copy of a shared log
             stack.enter_context(_server_lock(settings.data_dir))
         stack.enter_context(owners.hold(owner))
-        backbone = await stack.enter_async_context(open_backbone(settings.log_path, owner_lives=owners.lives))
+        storage = await stack.enter_async_context(open_storage(settings, owner, owners))
+        backbone = storage.backbone
         await stack.enter_async_context(_heads_exported(settings))
         if role == "server":
             stack.push_async_callback(backbone.sign_audit)
@@ -483,29 +517,22 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        ledger = BudgetLedger(backbone, settings.file.budgets, owner)
+        ledger = BudgetLedger(backbone, settings.file.budgets, storage.owner)
         local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
-        look = _look(host, pool)
-        services = _services(settings, pool, warming, doorway, backbone, ledger, local, look)
-        supervisor = Supervisor(
-            backbone,
-            owner,
-            partial(drive_run, services),
-            concurrent=settings.file.concurrent_runs,
-            claims_all=role == "server",
-            look=look,
-        )
+        look = _look(storage, host, pool)
+        services = _services(settings, pool, warming, doorway, storage, ledger, local, look)
+        supervisor = _supervisor(settings, storage, services, look, role)
         await stack.enter_async_context(open_supervisor(supervisor))
         hooks = None
         if role == "server":
-            for work in _chores(settings, backbone, host, services, doorway.vault):
+            for work in _chores(settings, storage, host, services, doorway.vault):
                 await stack.enter_async_context(_background(work))
-            received = _received(settings, services, backbone, supervisor, doorway.vault)
+            received = _received(settings, services, storage, supervisor, doorway.vault)
             hooks = await stack.enter_async_context(received)
         by_hand = _without_a_run(services, _audited(settings, backbone))
-        parts = (settings, owner, backbone, host, pool, sandboxes, commands, supervisor, warming.workshop)
+        parts = (settings, owner, storage, backbone, host, pool, sandboxes, commands, supervisor)
         more = (_overview(backbone, sandboxes, supervisor), services.sandboxes, hooks)
-        app = App(*parts, *by_hand, *more, login_provider(settings, doorway.vault))
+        app = App(*parts, warming.workshop, *by_hand, *more, login_provider(settings, doorway.vault))
         async with _triggered(app):
             yield app
 

@@ -55,6 +55,7 @@ COMMANDS = {
     "mcp": "mcp:mcp",
     "tools": "tools:app",
     "serve": "operate.serve:serve",
+    "cluster": "operate.cluster:app",
     "open": "operate.serve:open_page",
     "doctor": "doctor:doctor",
 }

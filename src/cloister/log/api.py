@@ -1,7 +1,7 @@
 """The backbone: the durable log, the queue of runs, the live fan-out, the audit and the budgets behind one seam.
 
 Code above this package depends on these protocols only. `log/sqlite/` implements the backbone on one machine;
-`app/wiring.py` chooses the implementation. `tests.whole.conformance.suites.backbone` states the promises.
+`app/cluster/storage.py` chooses the implementation. `tests.whole.conformance.suites.backbone` states the promises.
 """
 
 from bisect import bisect_left
@@ -124,6 +124,36 @@ class RunCount(msgspec.Struct, frozen=True):
     state: State
     outcome: Outcome | None
     runs: int
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """What one machine of a cluster says of itself."""
+
+    name: str
+    identity: str
+    """Of its data directory."""
+    owner: OwnerId
+    """In whose name it claims runs now."""
+    role: str
+    """`api`, `worker` or `both`."""
+    version: str
+    started_at: float
+    at: float
+    """By its own clock."""
+    slots: int = 0
+    """Runs that it drives at the same time."""
+    running: int = 0
+    cpus: int = 0
+    memory_bytes: int = 0
+    tiers: tuple[str, ...] = ()
+    """The tiers of sandboxes that work there."""
+    templates: tuple[str, ...] = ()
+    """Templates that are built there."""
+    labels: tuple[str, ...] = ()
+    lives: bool = True
+    """Whether its lease runs; said by the machine that lists it."""
+    draining: bool = False
+    """Whether it takes no new runs."""
 
 
 Seen = Callable[[RunId, tuple[str, ...]], bool]

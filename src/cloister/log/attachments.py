@@ -50,6 +50,10 @@ class Attachments:
                     f"{one.name} is not stored here: send it again, and then the message.",
                 )
 
+    def waiting(self, sha256: str) -> Path:
+        """Where a file waits for its run."""
+        return self._waiting / sha256
+
     def keep(self, run: RunId, given: Iterable[Attachment], *others: RunId) -> None:
         """Put the files into the directory of the run: those that wait, and those of other runs."""
         home = self._home(run)

@@ -13,14 +13,28 @@ from cloister.log.api import Backbone, Fence
 Check = Callable[[Sequence[AnyBody]], Awaitable[None]]
 """Called before events are appended; it raises if they must not be."""
 
+Arriving = Callable[[Sequence[Event]], Awaitable[None]]
+"""Called with events that others may have appended, before the journal has them."""
+
+
+async def _as_they_are(events: Sequence[Event]) -> None:
+    """Events need nothing else."""
+
 
 class RunJournal:
     """`Journal` over a backbone. `events` only grows, without gaps."""
 
-    def __init__(self, backbone: Backbone, fence: Fence, check: Check | None = None) -> None:
+    def __init__(
+        self,
+        backbone: Backbone,
+        fence: Fence,
+        check: Check | None = None,
+        arriving: Arriving = _as_they_are,
+    ) -> None:
         self._backbone = backbone
         self._fence = fence
         self._check = check
+        self._arriving = arriving
         self._events: list[Event] = []
         self._index = Index()
         self._news = anyio.Event()
@@ -70,6 +84,7 @@ class RunJournal:
     async def catch_up(self) -> None:
         """Read the events of the log beyond `events`."""
         while page := await self._backbone.read(self._fence.run, after=len(self._events)):
+            await self._arriving(page)
             self._take(page)
 
     async def keep_current(self) -> None:
@@ -79,6 +94,7 @@ class RunJournal:
             async with self._backbone.follow(self._fence.run, known, deltas=False) as items:
                 async for item in items:
                     if isinstance(item, Event):
+                        await self._arriving((item,))
                         self._take((item,))
         except CloisterError as error:
             self._failure = error
@@ -99,10 +115,10 @@ class RunJournal:
 
 @asynccontextmanager
 async def open_journal(
-    backbone: Backbone, fence: Fence, check: Check | None = None
+    backbone: Backbone, fence: Fence, check: Check | None = None, arriving: Arriving = _as_they_are
 ) -> AsyncGenerator[RunJournal]:
     """Open the journal of the run that `fence` holds, loaded and kept current inside the block."""
-    journal = RunJournal(backbone, fence, check)
+    journal = RunJournal(backbone, fence, check, arriving)
     await journal.catch_up()
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:

@@ -41,7 +41,11 @@ class BudgetLedger:
     """`Ledger` over the totals that a backbone keeps."""
 
     def __init__(
-        self, store: BudgetStore, tree: BudgetTree, owner: OwnerId, now: Callable[[], float] = time.time
+        self,
+        store: BudgetStore,
+        tree: BudgetTree,
+        owner: Callable[[], OwnerId],
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
         self._tree = tree
@@ -57,7 +61,7 @@ class BudgetLedger:
                 return Held(answer, limited), answer.hold
             return answer, None
 
-        return await self._store.reserve(Hold(ticket, run, self._owner), decide)
+        return await self._store.reserve(Hold(ticket, run, self._owner()), decide)
 
     async def release(self, ticket: str) -> None:
         await self._store.release(ticket)

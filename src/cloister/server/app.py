@@ -15,7 +15,7 @@ from litestar.routes import HTTPRoute
 from litestar.types import ASGIApp, Message, Scope
 
 from cloister import __version__
-from cloister.app.logins import Logins
+from cloister.app.people.logins import Logins
 from cloister.app.people.projects import people_in
 from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
@@ -275,6 +275,8 @@ def _dependencies(app: "App", sockets: Sockets, logins: Logins, tokens: Tokens) 
 
     def the_shortage() -> str | None:
         # Without the path: this answer needs no token.
+        if lost := app.storage.lost():
+            return lost
         short = app.supervisor.shortage
         return None if short is None else "The disk is full: runs are paused until there is room."
 

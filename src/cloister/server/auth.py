@@ -16,7 +16,7 @@ from litestar import Litestar
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 from litestar.utils import normalize_path
 
-from cloister.app.logins import Login, Logins
+from cloister.app.people.logins import Login, Logins
 from cloister.app.people.projects import people_in
 from cloister.app.people.reach import Reach, safely_highest
 from cloister.app.tokens import RANK, Caller, Tokens, always, digest

@@ -378,6 +378,8 @@ class Announcement(msgspec.Struct, frozen=True, omit_defaults=True):
     url: str
     public: str | None = None
     """Where it listens for others, if that is another address, or with TLS."""
+    cluster: bool = False
+    """Whether it works with other machines."""
 
 
 async def serve(settings: Settings, *, port: int | None, ready: Callable[[str], None]) -> None:
@@ -432,7 +434,8 @@ async def _serve(settings: Settings, place: Place, ready: Callable[[str], None])
             await stack.enter_async_context(_renewed(tls, place))
         port: int = local.getsockname()[1]
         host = local.getsockname()[0]
-        told = Announcement(os.getpid(), port, f"http://{host}:{port}")
+        shared = settings.file.cluster is not None
+        told = Announcement(os.getpid(), port, f"http://{host}:{port}", cluster=shared)
         if local is not public:
             told = msgspec.structs.replace(told, public=place.url(public_port))
         with announced(settings.data_dir, told):

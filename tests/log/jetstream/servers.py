@@ -77,7 +77,7 @@ def one_server(directory: Path, more: str = "") -> Generator[NatsServer]:
 @contextmanager
 def three_servers(directory: Path) -> Generator[Sequence[NatsServer]]:
     """A cluster: what is replicated is stored by at least two of them before it is acknowledged."""
-    ports = _free_ports(3)
+    ports = free_ports(3)
     routes = ", ".join(f"nats://127.0.0.1:{port}" for port in ports)
     servers = [
         NatsServer(
@@ -96,7 +96,7 @@ def three_servers(directory: Path) -> Generator[Sequence[NatsServer]]:
             server.kill()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     """Servers of a cluster must know each other's port before they start."""
     with ExitStack() as stack:
         bound = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]

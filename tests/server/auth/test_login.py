@@ -12,7 +12,7 @@ from tests.server.conftest import Serve, Served
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from cloister.app.logins import LOGIN_SECONDS, OF_ONE, ONCE_SECONDS, Logins
+from cloister.app.people.logins import LOGIN_SECONDS, OF_ONE, ONCE_SECONDS, Logins
 from cloister.app.tokens import Caller, Tokens
 from cloister.core.errors import UserError
 from cloister.server.auth import REVOKED

@@ -216,6 +216,8 @@ class Parts:
 
     @property
     def repositories(self) -> RunRepositories:
+        if self.app is not None:
+            return self.app.storage.repositories
         from cloister.forge.host import LocalRepositories  # noqa: PLC0415  (few commands need it)
 
         return LocalRepositories(self.settings.data_dir)

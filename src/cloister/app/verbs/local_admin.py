@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from anyio import to_thread
 
-from cloister.app.logins import ONCE_SECONDS, Login, Logins
+from cloister.app.people.logins import ONCE_SECONDS, Login, Logins
 from cloister.app.tokens import RANK, Tokens
 from cloister.app.verbs.api import AuditVerbs, MachineVerbs, ModelVerbs, TokenVerbs
 from cloister.app.verbs.declare import no_report
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from cloister.app.checkup import Checkup
     from cloister.core.ids import RunId
     from cloister.core.requests import Role
+    from cloister.log.api import Peer
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.model.local.files import Progress, Shelf
@@ -325,6 +326,19 @@ class LocalMachine(Group):
         server = Finding("server", True, "it answers", needed=False)
         warm = (pool_finding(app.pool.info()),) if self._settings.file.pool else ()
         return Checkup.of(await checkup(self._settings, server, warm))
+
+    async def all(self) -> tuple[Peer, ...]:
+        app = self._parts.app
+        return () if app is None or app.storage.others is None else await app.storage.others.all()
+
+    async def drain(self, machine: str, on: bool) -> None:
+        app = self._parts.app
+        if app is None or app.storage.others is None:
+            raise UserError(
+                "no_such_machine", "No server of a cluster runs here: only its machines can be drained."
+            )
+        await app.storage.others.drain(machine, on)
+        await self._note("MachineDrained", machine=machine, on=on)
 
 
 def _progress(report: Report, note: str) -> Progress:

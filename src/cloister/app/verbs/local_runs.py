@@ -83,7 +83,8 @@ class LocalRuns(Group):
             raise HostError(
                 "not_driven", "No process here drives runs. Start `cloister serve --background` first."
             )
-        app.host.check_tier(new.tier)
+        if not app.supervisor.elsewhere:
+            app.host.check_tier(new.tier)
         await self._check(new, app.workshop.templates.recipe)
         if new.pull_request:
             from cloister.runs.delivery import targets
@@ -108,6 +109,8 @@ class LocalRuns(Group):
 
     async def attach(self, name: str, data: bytes) -> Attachment:
         made = await in_thread(self._attachments.put, name, data)
+        if (app := self._parts.app) is not None and app.storage.files is not None:
+            await app.storage.files.offer(made.sha256, self._attachments.waiting(made.sha256))
         await self._note("AttachmentStored", name=made.name, sha256=made.sha256, bytes=made.size)
         return made
 
@@ -115,9 +118,11 @@ class LocalRuns(Group):
         events = await self._events(run)
         taken = (one for all in pictures_of(events).values() for one in all)
         if any(one.sha256 == sha256 for one in (*attachments_of(events), *taken)):
-            found = await in_thread(self._attachments.read, events[0].run, sha256)
-            if found is not None:
-                return found
+            for _ in range(2):
+                found = await in_thread(self._attachments.read, events[0].run, sha256)
+                if found is not None:
+                    return found
+                await self._parts.repositories.open(events[0].run)  # another machine may have it
         raise UserError("no_such_attachment", f"Run {events[0].run} has no such attachment here.")
 
     async def list(
@@ -429,7 +434,7 @@ class LocalRuns(Group):
         from cloister.app.wiring import old_files
 
         async with self._parts.machine() as app:
-            files = old_files(app.settings, app.backbone, app.host, self.caller.name)
+            files = old_files(app.settings, app.storage, app.host, self.caller.name)
             return await files.collect(dry=dry_run)
 
     async def diff(self, run: str, attempt: int | None = None, at: int | None = None) -> str:

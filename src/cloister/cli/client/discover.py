@@ -27,6 +27,8 @@ class LocalServer(NamedTuple):
     token_path: Path
     public: str | None = None
     """Where it listens for others, if that is another address."""
+    cluster: bool = False
+    """Whether the log here is a copy that it keeps up to date."""
 
     def token(self) -> str:
         try:
@@ -67,10 +69,10 @@ def living(data_dir: Path) -> LocalServer | None:
         raise HostError("no_access", f"{path} is not readable: check its permissions.") from None
     match found:
         case {"pid": int(pid), "port": int(port), "url": str(url)} if pid == _holder(data_dir):
-            public = cast("dict[str, object]", found).get("public")
-            return LocalServer(
-                pid, port, url, since, data_dir / "token", public if isinstance(public, str) else None
-            )
+            more = cast("dict[str, object]", found)
+            public = more.get("public")
+            told = public if isinstance(public, str) else None
+            return LocalServer(pid, port, url, since, data_dir / "token", told, more.get("cluster") is True)
         case _:
             return None
 
@@ -111,6 +113,12 @@ def _place(settings: "Settings", port: int | None) -> list[str]:
         "--tls-cert": file.tls_cert and str(near / file.tls_cert),
         "--tls-key": file.tls_key and str(near / file.tls_key),
     }
+    if file.cluster is not None:
+        given |= {
+            "--cluster": ",".join(file.cluster.servers),
+            "--name": file.cluster.machine or None,
+            "--role": file.cluster.role,
+        }
     return [word for name, value in given.items() if value is not None for word in (name, value)]
 
 

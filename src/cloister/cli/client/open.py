@@ -33,11 +33,12 @@ def perform(
     directory: neither its server nor an event loop, whose start-up would take a third of the time of a quick command.
     Work that finds that it cannot do without raises `NeedsLoop`, and starts again with one.
     """
+    shared = _in_cluster(ctx)
     if serve and named_server(ctx) is None:
         from cloister.cli.client.discover import ensure
 
         ensure(settings_of(ctx))
-    if quick and named_server(ctx) is None:
+    if quick and named_server(ctx) is None and not shared:
         from cloister.app.verbs.local import local_verbs
 
         with suppress(NeedsLoop):
@@ -60,15 +61,33 @@ def _finished(work: Awaitable[T]) -> T:
     raise Bug("A verb that needs no event loop has waited for one.")
 
 
+def _in_cluster(ctx: typer.Context) -> bool:
+    """True if the log here is a copy: only a server keeps it up to date, and knows which machines live."""
+    if named_server(ctx) is not None:
+        return False
+    settings = settings_of(ctx)
+    return settings.file.cluster is not None or (
+        (found := living(settings.data_dir)) is not None and found.cluster
+    )
+
+
 def drives_here(ctx: typer.Context) -> bool:
     """True if this process would drive a new run, because there is no server."""
-    return named_server(ctx) is None and living(settings_of(ctx).data_dir) is None
+    if named_server(ctx) is not None or _in_cluster(ctx):
+        return False
+    return living(settings_of(ctx).data_dir) is None
 
 
 @asynccontextmanager
 async def open_verbs(ctx: typer.Context, *, drive: bool = False) -> "AsyncGenerator[Verbs]":
     """The verbs of this command. Without a server, `drive` opens the machine, so that runs can be submitted."""
     settings = settings_of(ctx)
+    if _in_cluster(ctx):
+        from anyio import to_thread
+
+        from cloister.cli.client.discover import ensure
+
+        await to_thread.run_sync(ensure, settings)
     if not drives_here(ctx):
         from cloister.cli.client.remote import RemoteVerbs
 

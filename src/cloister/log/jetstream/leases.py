@@ -116,6 +116,10 @@ class StreamLeases:
             self._call(partial(self._bucket.delete, owner))
         return tuple(dead)
 
+    def bury(self, owner: OwnerId) -> None:
+        """Declare an owner dead whose process is known to be gone. Raises `HostError`."""
+        self._call(partial(self._bucket.delete, owner))
+
     def heard(self, owner: OwnerId) -> None:
         """A renewal passed by."""
         with self._lock:

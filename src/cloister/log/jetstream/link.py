@@ -3,12 +3,15 @@
 # pyright: reportUnknownMemberType=false
 # The NATS client's keyword arguments have no types.
 
+import base64
 import logging
 import re
 import secrets
 import ssl
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
 
 import anyio
 import msgspec
@@ -19,6 +22,7 @@ from nats.js.errors import APIError, ServiceUnavailableError
 from nats.js.errors import Error as JetStreamError
 
 from cloister.core.errors import HostError, OutsideError, UserError
+from cloister.log.jetstream.identity import Key, inbox, read_credentials
 
 ASK_SECONDS = 3.0
 """How long one request may take before it is sent again."""
@@ -35,6 +39,8 @@ _YOUNG = frozenset({10_005, 10_008, 10_009})
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Cluster(msgspec.Struct, frozen=True):
     """Where the cluster is, and how its streams are kept."""
@@ -45,6 +51,12 @@ class Cluster(msgspec.Struct, frozen=True):
     """Several clusters of Cloister can use one of NATS under different names."""
     replicas: int = 1
     """Of each stream: 1, 3 or 5. Counts when the streams are made."""
+    machine: str = ""
+    """The name of this machine in it; empty: one that counts for the connection only."""
+    credentials: Path | None = None
+    """The file with this machine's credentials."""
+    ca: Path | None = None
+    """Who vouches for the certificates of the NATS servers, in PEM."""
 
 
 class Link:
@@ -54,8 +66,8 @@ class Link:
         self.client = client
         self.cluster = cluster
         self.jetstream: JetStreamContext = client.jetstream(timeout=ASK_SECONDS)
-        self.machine = secrets.token_hex(6)
-        """Of this connection alone: names what it sends."""
+        self.machine = cluster.machine or secrets.token_hex(6)
+        """Names what it sends."""
 
     @property
     def payload_bytes(self) -> int:
@@ -71,6 +83,11 @@ def check(cluster: Cluster) -> None:
         )
     if cluster.replicas not in (1, 3, 5):
         raise UserError("bad_cluster", "The streams of a cluster have 1, 3 or 5 replicas.")
+    if cluster.machine and not _NAME.fullmatch(cluster.machine):
+        raise UserError(
+            "bad_cluster",
+            "A machine's name has up to 32 lower-case letters, digits and hyphens: give one with --name.",
+        )
     for server in cluster.servers:
         if not re.fullmatch(r"(nats|tls)://[^\s/]+", server):
             raise UserError(
@@ -81,13 +98,11 @@ def check(cluster: Cluster) -> None:
 
 
 @asynccontextmanager
-async def open_link(
-    cluster: Cluster, *, tls: ssl.SSLContext | None = None, seed: str | None = None
-) -> AsyncGenerator[Link]:
+async def open_link(cluster: Cluster) -> AsyncGenerator[Link]:
     """Connect; lost connections are made again. Raises `UserError`, `OutsideError` (`cluster_refused`, `cluster_away`)."""
     check(cluster)
     client = Client()
-    await _connect(client, cluster, tls, seed)
+    await _connect(client, cluster)
     try:
         yield Link(client, cluster)
     finally:
@@ -98,8 +113,28 @@ class _GivenUp(Exception):
     """Raised inside the client, which would try for ever, and leaves connections open when it is cancelled."""
 
 
-async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None, seed: str | None) -> None:
-    connected = False
+def _proof(cluster: Cluster) -> dict[str, Any]:
+    """How this machine proves itself, and whom it believes. Raises `UserError` (`bad_credentials`, `bad_cluster`)."""
+    given: dict[str, Any] = {"inbox_prefix": inbox(cluster.machine)}
+    if cluster.credentials is not None:
+        known = read_credentials(cluster.credentials)
+        key = Key.read(known.seed)
+
+        def signature(nonce: str) -> bytes:
+            return base64.b64encode(key.sign(nonce.encode()))
+
+        given["user_jwt_cb"] = known.jwt.encode
+        given["signature_cb"] = signature
+    if cluster.ca is not None:
+        try:
+            given["tls"] = ssl.create_default_context(cafile=cluster.ca)
+        except (OSError, ssl.SSLError):
+            raise UserError("bad_cluster", f"{cluster.ca} has no certificate in PEM.") from None
+    return given
+
+
+async def _connect(client: Client, cluster: Cluster) -> None:
+    connected, proof = False, _proof(cluster)
     problem: Exception | None = None
     last = anyio.current_time() + ASK_SECONDS
     with anyio.move_on_after(3 * ASK_SECONDS):
@@ -123,8 +158,7 @@ async def _connect(client: Client, cluster: Cluster, tls: ssl.SSLContext | None,
                 ping_interval=10,
                 max_outstanding_pings=2,
                 name="cloister",
-                tls=tls,
-                nkeys_seed_str=seed,
+                **proof,
             )
             connected = True
         except _GivenUp:
@@ -184,3 +218,20 @@ def explained() -> Generator[None]:
         raise HostError("cluster_failed", f"NATS refused a request: {error.description}.") from error
     except JetStreamError as error:
         raise away() from error
+
+
+async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """Ask until there is an answer. Raises `HostError` when there is none for long, and for a refusal."""
+    last = anyio.current_time() + PATIENCE_SECONDS
+    while True:
+        try:
+            with explained():
+                return await ask()
+        except Exception as error:
+            cause = error.__cause__ if isinstance(error, HostError) else error
+            silent = isinstance(cause, Exception) and is_silence(cause) and not isinstance(cause, APIError)
+            if not silent:
+                raise
+            if anyio.current_time() > last:
+                raise away() from cause
+            await anyio.sleep(0.1)

@@ -5,27 +5,24 @@
 
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import anyio
 from nats.js.api import KeyValueConfig, ObjectStoreConfig, StorageType
-from nats.js.errors import APIError, KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
 from cloister.core.errors import HostError
 from cloister.core.ids import RunId
 from cloister.core.system import in_thread
-from cloister.log.jetstream.link import PATIENCE_SECONDS, Link, away, explained, is_silence
+from cloister.log.jetstream.link import Link, patiently
 
 FRESH_SECONDS = 86_400.0
 """A file that no record names is kept so long: its record may still be on the way."""
-
-T = TypeVar("T")
 
 
 class Record(NamedTuple):
@@ -54,7 +51,7 @@ class Objects:
             with path.open("rb") as file:
                 await self._files.put(digest, file)
 
-        await _patiently(store)
+        await patiently(store)
 
     async def get(self, digest: str, path: Path) -> None:
         """Write a stored file to `path`, whole or not at all. Raises `HostError` (`file_lost`)."""
@@ -66,7 +63,7 @@ class Objects:
 
         try:
             try:
-                await _patiently(fetch)
+                await patiently(fetch)
             except HostError as error:
                 if not isinstance(error.__cause__, NotFoundError):
                     raise
@@ -85,7 +82,7 @@ class Objects:
                 return None
             return Record(found.value or b"", found.revision or 0)
 
-        return await _patiently(read)
+        return await patiently(read)
 
     async def replace(self, run: RunId, data: bytes, number: int) -> int | None:
         """Replace the record with this number (0: there is none) and return its new one; None if it has another."""
@@ -96,7 +93,7 @@ class Objects:
             except KeyWrongLastSequenceError:
                 return None
 
-        return await _patiently(write)
+        return await patiently(write)
 
     async def runs(self) -> tuple[RunId, ...]:
         """All runs with a record."""
@@ -107,7 +104,7 @@ class Objects:
             except NoKeysError:
                 return ()
 
-        return await _patiently(read)
+        return await patiently(read)
 
     async def sweep(self, named: Collection[str], fresh_seconds: float = FRESH_SECONDS) -> int:
         """Remove files that are not `named` and not fresh; return how many."""
@@ -119,14 +116,14 @@ class Objects:
                 return []
 
         removed = 0
-        for digest in await _patiently(listed):
+        for digest in await patiently(listed):
             age = None if digest in named else await self._age(digest)
             if age is not None and age >= fresh_seconds:
 
                 async def remove(digest: str = digest) -> None:
                     await self._files.delete(digest)
 
-                await _patiently(remove)
+                await patiently(remove)
                 removed += 1
         return removed
 
@@ -142,7 +139,7 @@ class Objects:
                 return (datetime.now(UTC) - datetime.fromisoformat(info.mtime or "")).total_seconds()
             return 0.0
 
-        return await _patiently(read)
+        return await patiently(read)
 
 
 def digest_of(path: Path) -> str:
@@ -177,21 +174,4 @@ async def open_objects(link: Link) -> Objects:
             config = KeyValueConfig(bucket=f"{name}-runs", replicas=replicas, storage=StorageType.FILE)
             return await jetstream.create_key_value(config)
 
-    return Objects(await _patiently(files), await _patiently(records))
-
-
-async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask until there is an answer. Raises `HostError` when there is none for long, and for a refusal."""
-    last = anyio.current_time() + PATIENCE_SECONDS
-    while True:
-        try:
-            with explained():
-                return await ask()
-        except Exception as error:
-            cause = error.__cause__ if isinstance(error, HostError) else error
-            silent = isinstance(cause, Exception) and is_silence(cause) and not isinstance(cause, APIError)
-            if not silent:
-                raise
-            if anyio.current_time() > last:
-                raise away() from cause
-            await anyio.sleep(0.1)
+    return Objects(await patiently(files), await patiently(records))

@@ -5,9 +5,10 @@ record of all of them; another machine's `open` fetches what the record names. T
 that wrote it: a machine whose run was claimed by another one can no longer share.
 """
 
+import logging
 import re
 import stat
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +16,9 @@ from typing import Any, Protocol
 import anyio
 import msgspec
 
-from cloister.core.errors import Fenced
+from cloister.core.errors import Fenced, HostError
 from cloister.core.ids import RunId
+from cloister.core.requests import is_digest
 from cloister.core.system import in_thread
 from cloister.log.jetstream.objects import FRESH_SECONDS, Objects, digest_of
 
@@ -33,6 +35,8 @@ _REFS = re.compile(r"repo\.git/(refs/|packed-refs|shallow)")
 """Files that go where the record does not name them; objects may stay."""
 
 _MARK = "shared.json"
+
+logger = logging.getLogger(__name__)
 
 
 class Removed(Protocol):
@@ -149,6 +153,23 @@ class SharedRepositories:
                 if number is not None:
                     await in_thread(_put_mark, at, Mark(epoch, number, written=True))
                     return
+
+    async def offer(self, sha256: str, path: Path) -> None:
+        """Store a file that a person sent, before the run that it was sent for."""
+        await self._objects.put(sha256, path)
+
+    async def fetch(self, run: RunId, digests: Iterable[str]) -> None:
+        """Have the attachments with these digests with the run; one that the cluster has lost is left out."""
+        home = self._runs / run / "attachments"
+        for digest in digests:
+            if is_digest(digest) and not (home / digest).exists():
+                home.mkdir(parents=True, exist_ok=True, mode=0o700)
+                try:
+                    await self._objects.get(digest, home / digest)
+                except HostError as error:
+                    if error.code != "file_lost":
+                        raise
+                    logger.warning("run %s lacks an attachment: %s", run, error.message)
 
     async def sweep(self, fresh_seconds: float = FRESH_SECONDS) -> int:
         """Remove stored files that no record names and that are not fresh; return how many."""

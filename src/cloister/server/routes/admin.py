@@ -24,6 +24,7 @@ from cloister.app.verbs.records import (
 )
 from cloister.app.verbs.webhooks import DeadDelivery, MadeWebhook, NewWebhook, WebhookInfo, WebhookVerbs
 from cloister.egress.packages import Meaning
+from cloister.log.api import Peer
 from cloister.log.audit.entry import AuditEntry, Checkpoint
 from cloister.log.audit.verify import Verdict
 from cloister.policy.api import Layer
@@ -206,6 +207,27 @@ async def try_model(data: JSONBody[TryModel], verbs: Given, wait: Wait) -> Model
 @get("/v1/doctor", **of(MachineVerbs.doctor, "Whether a run can start on the server's machine", "doctor"))
 async def get_doctor(verbs: Given, wait: Wait) -> Checkup:
     return await wait(verbs.machine.doctor())
+
+
+@get("/v1/machines", **of(MachineVerbs.all, "The machines of the cluster", "listMachines"))
+async def list_machines(verbs: Given) -> tuple[Peer, ...]:
+    return await verbs.machine.all()
+
+
+class Drain(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether a machine is to take no more runs."""
+
+    on: bool
+
+
+@post(
+    "/v1/machines/{machine:str}/drain",
+    **of(MachineVerbs.drain, "Drain a machine, or let it take runs again", "drainMachine", 204),
+)
+async def drain_machine(
+    machine: Annotated[str, PathParameter(max_length=64)], data: JSONBody[Drain], verbs: Given
+) -> None:
+    await verbs.machine.drain(machine, data.on)
 
 
 @post("/v1/models", **of(ModelVerbs.add, "Keep a GGUF file as a local model", "addModel", 200))

@@ -9,7 +9,7 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.app.logins import LOGIN_SECONDS, Login, Logins
+from cloister.app.people.logins import LOGIN_SECONDS, Login, Logins
 from cloister.app.people.projects import People
 from cloister.app.verbs.api import TokenVerbs
 from cloister.app.verbs.records import LoginInfo, Me, OneTimeLogin

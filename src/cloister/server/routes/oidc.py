@@ -16,7 +16,7 @@ from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from cloister.app.logins import Login, Logins
+from cloister.app.people.logins import Login, Logins
 from cloister.app.people.oidc import FLOW_SECONDS, LoginProvider
 from cloister.app.people.projects import GROUP, GUEST, People
 from cloister.app.tokens import Tokens

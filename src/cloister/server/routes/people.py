@@ -8,7 +8,7 @@ from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter
 
-from cloister.app.logins import Login
+from cloister.app.people.logins import Login
 from cloister.app.people.projects import Access, Level, MadeShare, Project, Shareable, ShareInfo
 from cloister.app.verbs.api.people import PeopleVerbs
 from cloister.server.auth import cookie_in, cookie_name

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     )
     from cloister.core.requests import Role
     from cloister.egress.packages import Meaning
+    from cloister.log.api import Peer
     from cloister.log.audit.entry import AuditEntry, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.policy.api import Policy
@@ -210,6 +211,19 @@ class MachineVerbs(Protocol):
     @needs("admin", "GET doctor", seconds=SLOW_SECONDS)
     async def doctor(self) -> Checkup:
         """Check whether a run can start here, tiers included; each finding says what would help."""
+        ...
+
+    @needs("viewer", "GET machines")
+    async def all(self) -> tuple[Peer, ...]:
+        """The machines of the cluster; none where this one works alone."""
+        ...
+
+    @needs("admin", "POST machines/{machine}/drain")
+    async def drain(self, machine: str, on: bool) -> None:
+        """Have a machine take no more runs and hand over those it drives, or take runs again.
+
+        Raises `UserError` (`no_such_machine`).
+        """
         ...
 
 

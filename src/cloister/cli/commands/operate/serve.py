@@ -3,16 +3,34 @@
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from msgspec import structs
 
 from cloister.cli.options import RUN_HELP, AsJson, complete_run, local_only, put, put_json, settings_of
 from cloister.core.errors import UserError
 
 if TYPE_CHECKING:
-    from cloister.app.settings import Settings
+    from cloister.app.settings import MachineRole, Settings
     from cloister.app.verbs.api import Verbs
+
+
+ClusterServers = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="NATS",
+        help="Work with the other machines on these NATS servers, nats://host:4222, comma-separated.",
+    ),
+]
+MachineName = Annotated[
+    str | None, typer.Option("--name", help="This machine's name in the cluster. Default: its host name.")
+]
+RoleHere = Annotated[
+    Literal["api", "worker", "both"] | None,
+    typer.Option("--role", help="Serve people (api), drive runs (worker), or both."),
+]
 
 
 def serve(  # noqa: PLR0913  (each is one option)
@@ -44,6 +62,9 @@ def serve(  # noqa: PLR0913  (each is one option)
         str | None,
         typer.Option("--tls-key", metavar="FILE", help="The certificate's key (PEM, not encrypted)."),
     ] = None,
+    cluster: ClusterServers = None,
+    name: MachineName = None,
+    role: RoleHere = None,
     background: Annotated[
         bool, typer.Option("--background", help="Start it detached and return when it is ready.")
     ] = False,
@@ -59,7 +80,8 @@ def serve(  # noqa: PLR0913  (each is one option)
         raise UserError("bad_options", "Give one of --background, --status and --stop.")
     files = [str(Path(one).expanduser().absolute()) if one else None for one in (cert, key)]
     chosen = {"listen": listen, "tls_cert": files[0], "tls_key": files[1]}
-    settings = _with(settings_of(ctx), {name: value for name, value in chosen.items() if value is not None})
+    settings = _with(settings_of(ctx), {key: value for key, value in chosen.items() if value is not None})
+    settings = _among(settings, cluster, name, role)
     if status:
         _status(settings, as_json)
     elif stop:
@@ -70,10 +92,28 @@ def serve(  # noqa: PLR0913  (each is one option)
         _foreground(settings, port)
 
 
-def _with(settings: "Settings", chosen: dict[str, str]) -> "Settings":
-    import msgspec
+def _with(settings: "Settings", chosen: dict[str, Any]) -> "Settings":
+    return structs.replace(settings, file=structs.replace(settings.file, **chosen))
 
-    return msgspec.structs.replace(settings, file=msgspec.structs.replace(settings.file, **chosen))
+
+def _among(
+    settings: "Settings", cluster: str | None, name: str | None, role: "MachineRole | None"
+) -> "Settings":
+    """The settings with what the options say of the cluster."""
+    from cloister.app.settings import ClusterEntry
+
+    entry = settings.file.cluster
+    if cluster is not None:
+        servers = tuple(one.strip() for one in cluster.split(",") if one.strip())
+        entry = structs.replace(entry, servers=servers) if entry else ClusterEntry(servers)
+    if entry is None:
+        if name is not None or role is not None:
+            raise UserError(
+                "bad_options", "--name and --role need --cluster, or the settings' table [cluster]."
+            )
+        return settings
+    chosen = {key: value for key, value in (("machine", name), ("role", role)) if value is not None}
+    return _with(settings, {"cluster": structs.replace(entry, **chosen)})
 
 
 def _status(settings: "Settings", as_json: bool) -> None:

@@ -1,0 +1,87 @@
+"""Runs on several machines: admitted on one, driven by another, and taken over when that one is lost."""
+
+import os
+import signal
+from typing import Any
+
+from tests.log.jetstream.servers import NatsServer
+from tests.whole.cluster.conftest import PROMPT, Start
+
+
+def bodies(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event["body"] for event in events if event["body"]["type"] == kind]
+
+
+def one_story(events: list[dict[str, Any]]) -> None:
+    """The log is complete, and nothing is in it twice."""
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["body"]["type"] for event in events].count("RunFinished") == 1
+    steps = [body["step"] for body in bodies(events, "ModelReplied")]
+    assert steps == sorted(set(steps)), "no reply was asked for twice"
+
+
+def test_a_run_admitted_on_one_machine_is_driven_by_a_worker_and_seen_from_both(
+    machine: Start, nats: NatsServer
+) -> None:
+    front = machine("front", "--cluster", nats.url, "--name", "front", "--role", "api")
+    worker = machine("worker", "--role", "worker")
+    ledger = front.ledger()
+    shown = front("run", PROMPT, "--repo", str(ledger), "--model", front.fix)
+    assert "✓ proven" in shown.stdout
+    one_story(front.events())
+    assert front.events() == worker.events()
+    assert not (front.data_dir / "sandboxes").exists()
+    assert front("diff", "last").stdout == worker("diff", "last").stdout != ""
+    continued = front("say", "last", "Now say thanks.")
+    assert "continues" in continued.stdout
+    worker("watch", "last", code=None)
+    front.until(lambda: front.kinds()[-1] == "RunFinished")
+    assert front.events() == worker.events()
+
+
+def test_another_machine_resumes_the_run_of_a_killed_one_from_its_save_point(machine: Start) -> None:
+    front = machine("front", "--role", "api")
+    workers = [machine("left", "--role", "worker"), machine("right", "--role", "worker")]
+    ledger = front.ledger()
+    front("run", PROMPT, "--repo", str(ledger), "--model", front.fix, "--detach")
+    front.until(lambda: "ChecksRan" in front.kinds())
+    lost = next(one for one in workers if one.sandbox_processes())
+    lost.kill_server()
+    shown = front("watch", "last")
+    assert "✓ proven" in shown.stdout
+    events = front.events()
+    one_story(events)
+    owners = [body["owner"] for body in bodies(events, "RunClaimed")]
+    assert len(owners) == len(set(owners)) == 2
+    assert bodies(events, "RunResumed")
+    lost("serve", "--background", "--role", "worker")
+    assert [list((one.data_dir / "sandboxes").iterdir()) for one in workers] == [[], []]
+
+
+def test_a_machine_that_slept_longer_than_its_lease_does_nothing_twice(machine: Start) -> None:
+    front = machine("front", "--role", "api")
+    workers = [machine("left", "--role", "worker"), machine("right", "--role", "worker")]
+    ledger = front.ledger()
+    front("run", PROMPT, "--repo", str(ledger), "--model", front.fix, "--detach")
+    front.until(lambda: "ChecksRan" in front.kinds())
+    asleep = next(one for one in workers if one.sandbox_processes())
+    pid = asleep.server_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        assert "✓ proven" in front("watch", "last").stdout
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    one_story(front.events())
+    # It ends what it had, and works again under another lease.
+    front.until(lambda: not asleep.sandbox_processes())
+    other = next(one for one in workers if one is not asleep)
+    other("serve", "--stop")
+    shown = front("run", PROMPT, "--repo", str(front.ledger("again")), "--model", front.fix)
+    assert "✓ proven" in shown.stdout
+
+
+def test_a_second_machine_with_a_name_is_refused_and_the_first_goes_on(machine: Start) -> None:
+    front = machine("front", "--role", "api")
+    other = machine("other", "--name", "front", code=3)
+    assert "called front: give this one another name" in (other.data_dir / "server.log").read_text()
+    assert front("ps").returncode == 0
