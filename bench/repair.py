@@ -31,13 +31,13 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from cloister.agent.harnesses.repair.api import Candidate, Suspect, Trial, applied
-from cloister.agent.harnesses.repair.candidates import candidates
-from cloister.agent.harnesses.repair.choose import enough
-from cloister.agent.harnesses.repair.rules.api import facts_of
-from cloister.agent.harnesses.repair.suite import suite_of
-from cloister.agent.harnesses.repair.trials import Trials
 from cloister.core.errors import CloisterError, sole
+from cloister.harnesses.repair.api import Candidate, Suspect, Trial, applied
+from cloister.harnesses.repair.candidates import candidates
+from cloister.harnesses.repair.choose import enough
+from cloister.harnesses.repair.rules.api import facts_of
+from cloister.harnesses.repair.suite import suite_of
+from cloister.harnesses.repair.trials import Trials
 from cloister.testing.local import LocalComputer
 
 

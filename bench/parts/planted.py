@@ -1,6 +1,6 @@
 """Plants bugs with cosmic-ray in real packages, for `bench/repair.py planted`.
 
-Usage: planted.py SDISTS FOLDER [PER_PACKAGE], with an interpreter that has cosmic-ray, pytest and what the suites need.
+Usage: planted.py SDISTS FOLDER [PER_PACKAGE [SEED]], with an interpreter that has cosmic-ray, pytest and what the suites need.
 SDISTS is a folder with source distributions (`pip download --no-binary :all: --no-deps`). For each package, mutations at
 random places (fixed seed) of random modules are tried until the package's own suite notices enough of them. All operators
 of cosmic-ray count the same, except those that need arguments.
@@ -101,6 +101,7 @@ def plant(work: Path, count: int, chance: random.Random) -> list[dict[str, str]]
 def main() -> None:
     archives, folder = Path(sys.argv[1]), Path(sys.argv[2])
     count = int(sys.argv[3]) if len(sys.argv) > 3 else 6
+    seed = sys.argv[4] if len(sys.argv) > 4 else SEED
     for archive in sorted(archives.glob("*.tar.gz")):
         if (folder / archive.name.removesuffix(".tar.gz") / "bugs.json").exists():
             continue
@@ -108,7 +109,7 @@ def main() -> None:
         if target is None:
             print(f"{archive.name}: its suite is not green here", flush=True)
             continue
-        bugs = plant(target / "work", count, random.Random(f"{SEED}{archive.name.split('-')[0]}"))
+        bugs = plant(target / "work", count, random.Random(f"{seed}{archive.name.split('-')[0]}"))
         (target / "bugs.json").write_text(json.dumps({"tests": tests(target / "work"), "bugs": bugs}))
 
 

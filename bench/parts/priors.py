@@ -19,9 +19,9 @@ from typing import Any
 
 from planted import SEED, modules
 
-from cloister.agent.harnesses.repair.rules.api import Facts, Rule
-from cloister.agent.harnesses.repair.rules.table import RULES
-from cloister.agent.harnesses.repair.syntax import Cut, File, own
+from cloister.harnesses.repair.rules.api import Facts, Rule
+from cloister.harnesses.repair.rules.table import RULES
+from cloister.harnesses.repair.syntax import Cut, File, own
 
 MODULES = 8
 """Most modules of one package. With eight mutations in each, ten packages take a few minutes."""

@@ -58,7 +58,7 @@ def test_a_run_loads_what_takes_long_only_when_it_is_used() -> None:
     program = (
         "import sys, cloister.cli.commands.run, cloister.app.wiring, cloister.app.verbs.local, cloister.agent.attempt\n"
         "heavy = {'pydantic', 'genai_prices', 'httpx2', 'tree_sitter', 'cryptography.x509', 'cryptography.hazmat.primitives.serialization'}\n"
-        "late = {'agent.harnesses.repair.harness', 'agent.evidence.experiments', 'runs.images.image_build', 'egress.authority'}\n"
+        "late = {'harnesses.repair.harness', 'agent.evidence.experiments', 'runs.images.image_build', 'egress.authority'}\n"
         "print(*sorted((heavy | {f'cloister.{name}' for name in late}) & {*sys.modules}))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -19,7 +19,7 @@ MAY_BE_SHORT = (
     "environment/ecosystems",
     "agent/tools",
     "model/local/llama_process.py",
-    "agent/harnesses/repair/rules",
+    "harnesses/repair/rules",
 )
 
 

@@ -5,12 +5,9 @@ from typing import assert_never
 
 from cloister.agent.evidence.evidence import Claim, Evidence
 from cloister.agent.harnesses.api import Ending, Harness, OutOfBudget, Unfinished, Workplace
-from cloister.agent.harnesses.native.conversation import Conversation
-from cloister.agent.harnesses.native.loop import NativeHarness
 from cloister.agent.roles import what_is_left
 from cloister.core.events import (
     AttemptEnded,
-    CandidatesTried,
     Event,
     FinishRefused,
     ModelReplied,
@@ -78,19 +75,8 @@ async def _save_interrupted(place: Workplace, evidence: Evidence) -> None:
 
 
 async def _wrap_up(place: Workplace, evidence: Evidence, harness: Harness, reason: str) -> AttemptEnded:
-    """Let the model, if there is one, say what is left, and end."""
-    words = ""
-    if isinstance(harness, NativeHarness):
-        if place.models.chain("code"):
-            talk = Conversation(place, evidence.base)
-            words = await talk.last_words(reason, max(place.clock.reserve, 0.05))
-    else:
-        from cloister.agent.harnesses.repair import harness as repair  # noqa: PLC0415
-        from cloister.agent.harnesses.repair import words as said  # noqa: PLC0415
-
-        done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
-        if isinstance(harness, repair.RepairHarness):
-            words = said.left(done.tried if done else 0, done.total if done else 0)
+    """Let the harness say what is left, and end."""
+    words = await harness.last_words(place, evidence, reason)
     left = words or what_is_left(evidence.comparison, bool(evidence.checks))
     return await _end(evidence, "budget", f"{reason} {left}")
 

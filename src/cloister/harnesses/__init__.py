@@ -1,4 +1,4 @@
-"""The harness of an attempt by its name: our own of `agent/harnesses/`, and programs inside the sandbox (`acp/`)."""
+"""The harness of an attempt by its name: the loop, the search (`repair/`), and programs inside the sandbox (`acp/`)."""
 
 from cloister.agent.harnesses.api import Harness
 from cloister.agent.harnesses.native.loop import NativeHarness
@@ -14,7 +14,7 @@ def choose_harness(name: str) -> Harness:
     if name == NATIVE:
         return NativeHarness()
     if name == REPAIR:
-        from cloister.agent.harnesses.repair.harness import RepairHarness  # noqa: PLC0415  (takes long to load)
+        from cloister.harnesses.repair.harness import RepairHarness  # noqa: PLC0415  (takes long to load)
 
         return RepairHarness()
     if name in HARNESSES or name.startswith(ACP_PREFIX):

@@ -89,3 +89,7 @@ class Harness(Protocol):
         attempt; after a time-out it may be called again.
         """
         ...
+
+    async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
+        """What is left to do when a budget is spent, for `reason`; empty: the check results say it."""
+        ...

@@ -67,6 +67,9 @@ class AcpHarness:
         except TooMuch as error:
             return OutOfBudget(str(error))
 
+    async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
+        return ""
+
 
 class _Work:
     """The work of one drive, over all starts of the program."""

@@ -11,7 +11,6 @@ from anyio.abc import TaskStatus
 
 from cloister.agent.evidence.baseline import take_baseline
 from cloister.agent.evidence.run_checks import Shards
-from cloister.agent.harnesses.repair.observe import needed, observed
 from cloister.core.attempts import NATIVE, wishes
 from cloister.core.computer import Stream
 from cloister.core.errors import Bug, CloisterError, Fenced, HostError, SandboxLost, UserError, sole
@@ -29,6 +28,7 @@ from cloister.core.log import Journal, round_start
 from cloister.core.requests import TierName
 from cloister.core.text import decode
 from cloister.forge import workspace
+from cloister.harnesses.repair.observe import needed, observed
 from cloister.runs.attempts.context import RunSetup
 from cloister.runs.run_rules import check_allowed
 from cloister.runs.services import RunServices

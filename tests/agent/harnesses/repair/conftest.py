@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from cloister.agent.harnesses.repair.api import Chosen, Localised, Trial
-from cloister.agent.harnesses.repair.candidates import candidates
-from cloister.agent.harnesses.repair.choose import enough
-from cloister.agent.harnesses.repair.rules.api import facts_of
-from cloister.agent.harnesses.repair.suite import Suite, suite_of
-from cloister.agent.harnesses.repair.trials import Trials
+from cloister.harnesses.repair.api import Chosen, Localised, Trial
+from cloister.harnesses.repair.candidates import candidates
+from cloister.harnesses.repair.choose import enough
+from cloister.harnesses.repair.rules.api import facts_of
+from cloister.harnesses.repair.suite import Suite, suite_of
+from cloister.harnesses.repair.trials import Trials
 from cloister.testing.local import LocalComputer
 
 PYTEST = f"PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 {sys.executable} -m pytest -q"

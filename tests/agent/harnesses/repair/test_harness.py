@@ -7,9 +7,6 @@ import anyio
 import pytest
 from tests.agent.loop_bench import LoopBench, MemoryJournal, open_bench
 
-from cloister.agent.harnesses.repair.api import Candidate, Hunk, Trial
-from cloister.agent.harnesses.repair.choose import enough
-from cloister.agent.harnesses.repair.harness import so_far
 from cloister.core.attempts import REPAIR
 from cloister.core.events import (
     AnyBody,
@@ -34,6 +31,9 @@ from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.requests import Budget, RunRule
 from cloister.forge import change, workspace
 from cloister.harnesses import choose_harness
+from cloister.harnesses.repair.api import Candidate, Hunk, Trial
+from cloister.harnesses.repair.choose import enough
+from cloister.harnesses.repair.harness import so_far
 from cloister.model.api import Models, NoModels
 from cloister.policy.layers import BUILT_IN, layer
 from cloister.testing.local import LocalComputer

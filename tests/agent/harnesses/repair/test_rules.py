@@ -5,11 +5,11 @@ from textwrap import dedent, indent
 
 import pytest
 
-from cloister.agent.harnesses.repair.api import Candidate, Failure, Suspect, applied
-from cloister.agent.harnesses.repair.candidates import candidates, pairs
-from cloister.agent.harnesses.repair.rules.api import Facts, facts_of
-from cloister.agent.harnesses.repair.rules.table import RULES
-from cloister.agent.harnesses.repair.suite import in_place_of, script_of, suite_of
+from cloister.harnesses.repair.api import Candidate, Failure, Suspect, applied
+from cloister.harnesses.repair.candidates import candidates, pairs
+from cloister.harnesses.repair.rules.api import Facts, facts_of
+from cloister.harnesses.repair.rules.table import RULES
+from cloister.harnesses.repair.suite import in_place_of, script_of, suite_of
 
 EXAMPLES: dict[str, tuple[str, str]] = {
     "boundary of a comparison": ("return a < b", "return a <= b"),

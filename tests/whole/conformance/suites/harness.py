@@ -196,6 +196,9 @@ class LineHarness:
                 await evidence.checkpoint(reply.step)
             await evidence.end_turn(reply.step)
 
+    async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
+        return ""
+
     async def _ask(self, place: Workplace) -> ModelReplied | OutOfBudget | Unfinished:
         events = place.journal.events
         step = Step(

@@ -44,6 +44,12 @@ class NativeHarness:
             if (ending := await loop.turn()) is not None:
                 return ending
 
+    async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
+        """Ask the model, if there is one."""
+        if not place.models.chain("code"):
+            return ""
+        return await Conversation(place, evidence.base).last_words(reason, max(place.clock.reserve, 0.05))
+
 
 class _Loop:
     def __init__(self, place: Workplace, evidence: Evidence) -> None:

@@ -4,8 +4,8 @@ The priors began as estimates. Six were moved about half the way to what `bench/
 others are right so rarely among mutations that its count says nothing. Never change one by the test set of `bench/repair.py`.
 """
 
-from cloister.agent.harnesses.repair.rules import anomalies, names, operators, statements
-from cloister.agent.harnesses.repair.rules.api import Rule
+from cloister.harnesses.repair.rules import anomalies, names, operators, statements
+from cloister.harnesses.repair.rules.api import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule("boundary of a comparison", 0.9, "expression", operators.boundary),

@@ -17,14 +17,14 @@ import anyio
 import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
-from cloister.agent.harnesses.repair.api import Candidate, Chosen, Failure, Localised, Stage, Trial, applied
-from cloister.agent.harnesses.repair.choose import Behaviour, choose
-from cloister.agent.harnesses.repair.localise import Covered, by_imports, by_traceback, ranked
-from cloister.agent.harnesses.repair.suite import Suite, language_of
-from cloister.agent.harnesses.repair.syntax import parses
-from cloister.agent.harnesses.repair.worker import Lines, Worker, started
 from cloister.core.computer import Computer
 from cloister.core.errors import CloisterError, UserError
+from cloister.harnesses.repair.api import Candidate, Chosen, Failure, Localised, Stage, Trial, applied
+from cloister.harnesses.repair.choose import Behaviour, choose
+from cloister.harnesses.repair.localise import Covered, by_imports, by_traceback, ranked
+from cloister.harnesses.repair.suite import Suite, language_of
+from cloister.harnesses.repair.syntax import parses
+from cloister.harnesses.repair.worker import Lines, Worker, started
 
 _FIRST = 3
 """Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""

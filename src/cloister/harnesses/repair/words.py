@@ -3,9 +3,9 @@
 Every sentence says what a person can do next.
 """
 
-from cloister.agent.harnesses.repair.api import LAST, Chosen, Localised
 from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.text import one_line
+from cloister.harnesses.repair.api import LAST, Chosen, Localised
 
 _NEXT = "Configure a model for it (`cloister doctor` says how), or repair it by hand."
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from cloister.agent.harnesses.repair.rules.api import Facts
-from cloister.agent.harnesses.repair.syntax import CALLS, FUNCTIONS, MEMBERS, NAMES, Cut, File, walk
+from cloister.harnesses.repair.rules.api import Facts
+from cloister.harnesses.repair.syntax import CALLS, FUNCTIONS, MEMBERS, NAMES, Cut, File, walk
 
 _LOOPS = frozenset(("for_statement", "for_in_clause", "for_in_statement"))
 _INDICES = frozenset(["i", "j", "k", "n", "idx", "index", "pos", "position", "_"])

@@ -4,7 +4,7 @@ import shlex
 
 import msgspec
 
-from cloister.agent.harnesses.repair.api import Language
+from cloister.harnesses.repair.api import Language
 
 _PYTEST = ("pytest", "py.test")
 _ENDINGS: dict[Language, tuple[str, ...]] = {

@@ -9,11 +9,11 @@ from typing import NamedTuple, overload
 
 from tree_sitter import Node
 
-from cloister.agent.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
-from cloister.agent.harnesses.repair.rules.api import Facts, Rule
-from cloister.agent.harnesses.repair.rules.table import RULES
-from cloister.agent.harnesses.repair.suite import is_test, language_of
-from cloister.agent.harnesses.repair.syntax import LITERALS, Cut, File, header_end, own
+from cloister.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
+from cloister.harnesses.repair.rules.api import Facts, Rule
+from cloister.harnesses.repair.rules.table import RULES
+from cloister.harnesses.repair.suite import is_test, language_of
+from cloister.harnesses.repair.syntax import LITERALS, Cut, File, header_end, own
 
 _FILES = 60
 _MOST = 12_000

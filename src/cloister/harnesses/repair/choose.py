@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from cloister.agent.harnesses.repair.api import FLAG_WORDS, LAST, Chosen, Trial
+from cloister.harnesses.repair.api import FLAG_WORDS, LAST, Chosen, Trial
 
 _ENOUGH = 5
 """Plausible patches to choose from."""

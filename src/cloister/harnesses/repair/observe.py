@@ -10,9 +10,6 @@ from collections.abc import Sequence
 import anyio
 import msgspec
 
-from cloister.agent.harnesses.repair.api import Localised
-from cloister.agent.harnesses.repair.suite import Suite, in_place_of, script_of, suite_of
-from cloister.agent.harnesses.repair.words import NO_RULES, NO_TEST, how
 from cloister.core.computer import Computer
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError
@@ -20,6 +17,9 @@ from cloister.core.events import ChecksRan, Event, FaultLocalised, ModelReplied,
 from cloister.core.events.repair import SUSPECTS
 from cloister.core.log import Journal
 from cloister.core.text import one_line
+from cloister.harnesses.repair.api import Localised
+from cloister.harnesses.repair.suite import Suite, in_place_of, script_of, suite_of
+from cloister.harnesses.repair.words import NO_RULES, NO_TEST, how
 
 NAMES, NAME_CHARS = 20, 400
 """Most tests that an event names, and most characters of a name."""
@@ -103,7 +103,7 @@ async def observed(computer: Computer, baseline: Sequence[Diagnosis]) -> FaultLo
 
     Raises `UserError` (`worker_lost`) if the tests cannot be driven.
     """
-    from cloister.agent.harnesses.repair.trials import Trials  # noqa: PLC0415  (slow to load, and rarely needed)
+    from cloister.harnesses.repair.trials import Trials  # noqa: PLC0415  (slow to load, and rarely needed)
 
     names = [test.name for diagnosis in baseline for test in diagnosis.failing]
     suite, _ = await suite_for(baseline, computer)

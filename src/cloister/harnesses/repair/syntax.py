@@ -12,8 +12,8 @@ from typing import NamedTuple
 from tree_sitter import Language as TreeLanguage
 from tree_sitter import Node, Parser
 
-from cloister.agent.harnesses.repair.api import Language, lines_of
-from cloister.agent.harnesses.repair.suite import language_of
+from cloister.harnesses.repair.api import Language, lines_of
+from cloister.harnesses.repair.suite import language_of
 
 Cut = tuple[int, int, str]
 """Start and end in bytes, and the replacement."""

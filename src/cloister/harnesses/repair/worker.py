@@ -12,13 +12,13 @@ from importlib.resources import files
 import anyio
 import msgspec
 
-from cloister.agent.harnesses.repair.api import Language, Status
-from cloister.agent.harnesses.repair.localise import Covered
-from cloister.agent.harnesses.repair.suite import Suite
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR, Command, Computer, Exited, Process
 from cloister.core.errors import UserError
 from cloister.core.text import one_line
+from cloister.harnesses.repair.api import Language, Status
+from cloister.harnesses.repair.localise import Covered
+from cloister.harnesses.repair.suite import Suite
 
 _LINE_BYTES = 32 * 1024 * 1024
 _END_SECONDS = 5.0
@@ -96,7 +96,7 @@ _PROGRAMS: dict[Language, tuple[str, ...]] = {
 @cache
 def program(language: Language) -> str:
     """The program of the worker for a language, as one text."""
-    folder = files("cloister.agent.harnesses.repair.guest")
+    folder = files("cloister.harnesses.repair.guest")
     return "\n".join(folder.joinpath(name).read_text(encoding="utf-8") for name in _PROGRAMS[language])
 
 

@@ -1,6 +1,6 @@
 """The repair harness: localise the fault, try candidates, write the chosen patch, let the evidence decide.
 
-It calls no model. `cloister.agent.harnesses.repair` knows how to localise, which candidates there are and how to try them; this module
+It calls no model. `cloister.harnesses.repair` knows how to localise, which candidates there are and how to try them; this module
 makes an attempt of it: events that people follow, the policy for every write, the proof, and the resume from the log.
 """
 
@@ -17,25 +17,6 @@ from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harnesses.api import Ending, Unfinished, Workplace
 from cloister.agent.harnesses.native.interrupt import interruptible
 from cloister.agent.harnesses.native.tool_calls import ToolCalls
-from cloister.agent.harnesses.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
-from cloister.agent.harnesses.repair.candidates import Ordered, candidates
-from cloister.agent.harnesses.repair.choose import enough
-from cloister.agent.harnesses.repair.observe import NAME_CHARS, NAMES, localised_event, suite_for
-from cloister.agent.harnesses.repair.rules.api import facts_of
-from cloister.agent.harnesses.repair.suite import Suite
-from cloister.agent.harnesses.repair.trials import Trials
-from cloister.agent.harnesses.repair.words import (
-    BROKEN,
-    DENIED,
-    FLAKY,
-    NO_CANDIDATE,
-    NO_TEST,
-    NOT_RED_NOW,
-    OUTSIDE,
-    STOPPED,
-    exhausted,
-    summary,
-)
 from cloister.agent.tools.files import WRITE
 from cloister.core.errors import UserError, sole
 from cloister.core.events import (
@@ -53,6 +34,26 @@ from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, one_line
+from cloister.harnesses.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
+from cloister.harnesses.repair.candidates import Ordered, candidates
+from cloister.harnesses.repair.choose import enough
+from cloister.harnesses.repair.observe import NAME_CHARS, NAMES, localised_event, suite_for
+from cloister.harnesses.repair.rules.api import facts_of
+from cloister.harnesses.repair.suite import Suite
+from cloister.harnesses.repair.trials import Trials
+from cloister.harnesses.repair.words import (
+    BROKEN,
+    DENIED,
+    FLAKY,
+    NO_CANDIDATE,
+    NO_TEST,
+    NOT_RED_NOW,
+    OUTSIDE,
+    STOPPED,
+    exhausted,
+    left,
+    summary,
+)
 from cloister.policy.api import ToolAction
 from cloister.policy.decide import Decider
 
@@ -126,6 +127,10 @@ class RepairHarness:
             if isinstance(cause, UserError):
                 return Unfinished("red", f"{BROKEN} {one_line(cause.message, 300)}")
             raise cause from None
+
+    async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
+        done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
+        return left(done.tried, done.total) if done else left(0, 0)
 
 
 class _Search:

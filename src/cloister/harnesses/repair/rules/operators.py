@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from tree_sitter import Node
 
-from cloister.agent.harnesses.repair.rules.api import Facts
-from cloister.agent.harnesses.repair.syntax import (
+from cloister.harnesses.repair.rules.api import Facts
+from cloister.harnesses.repair.syntax import (
     BINARY,
     CALLS,
     CONDITIONAL,

@@ -6,8 +6,8 @@ from typing import Literal
 import msgspec
 from tree_sitter import Node
 
-from cloister.agent.harnesses.repair.api import Failure, Flag
-from cloister.agent.harnesses.repair.syntax import Cut, File
+from cloister.harnesses.repair.api import Failure, Flag
+from cloister.harnesses.repair.syntax import Cut, File
 
 
 class Facts(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from cloister.agent.harnesses.repair.api import Failure, Method, Status, Suspect
-from cloister.agent.harnesses.repair.suite import is_test, language_of
+from cloister.harnesses.repair.api import Failure, Method, Status, Suspect
+from cloister.harnesses.repair.suite import is_test, language_of
 
 _SUSPECTS = 2_000
 _TRACE_BONUS = 0.5
