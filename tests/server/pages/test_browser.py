@@ -59,6 +59,22 @@ async def said(served: Served, fence: Fence, kind: type) -> list[object]:
     return [event.body for event in await served.app.backbone.read(fence.run) if isinstance(event.body, kind)]
 
 
+async def test_a_page_on_which_nothing_happens_draws_nothing(served: Served, show: Show) -> None:
+    """It costs the processor of the person who leaves it open."""
+    page = await show("/")
+    await expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
+    asked = await page.evaluate(
+        """async () => {
+            const real = requestAnimationFrame;
+            let asked = 0;
+            window.requestAnimationFrame = (run) => (asked++, real(run));
+            for (let at = 0; at < 60; at++) await new Promise((done) => real(done));
+            return asked;
+        }"""
+    )
+    assert asked < 30
+
+
 async def test_an_address_logs_one_browser_in_once(served: Served, chromium: Browser) -> None:
     secret = (await served.client.post("/v1/logins")).json()["secret"]
     address = f"http://127.0.0.1:{served.port}/#login={secret}"
