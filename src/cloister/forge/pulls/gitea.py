@@ -38,8 +38,8 @@ _JOBS: dict[str, JobState] = {
     "skipped": "passed",
     "pending": "running",
 }
-_EVENT = re.compile(r"(.+ / .+) \([a-z_]+\)")
-"""A job of Actions: its workflow, its name, and what began it, which is another event on the base."""
+_EVENT = re.compile(r"\([a-z_]+\)")
+"""The end of the name of a job of Actions: what began it, which is another event on the base."""
 _ACTION = re.compile(r"/actions/runs/[0-9]+/jobs/([0-9]{1,18})$")
 """The end of the address of a job of Actions."""
 
@@ -128,8 +128,12 @@ async def repositories(api: Api, owner: str) -> list[str]:
 
 
 def _without_events(jobs: Sequence[Job]) -> tuple[Job, ...]:
-    found = [(one, _EVENT.fullmatch(one.name)) for one in jobs]
-    return tuple(replace(one, name=name[1]) if name else one for one, name in found)
+    return tuple(replace(one, name=_without_event(one.name)) for one in jobs)
+
+
+def _without_event(name: str) -> str:
+    job, _, event = name.rpartition(" ")
+    return job if " / " in job and _EVENT.fullmatch(event) else name
 
 
 def _job(status: _Status, log_id: str = "") -> Job:
