@@ -116,7 +116,9 @@ async def test_a_person_without_a_role_gets_the_reason_in_a_sentence(
     context = await chromium.new_context()
     tab = await at_the_provider(context, served, "eve")
     await expect(
-        tab.get_by_text("None of the groups of eve@example.org has a role on this server.")
+        tab.get_by_text(
+            "None of the groups of eve@example.org has a role on this server, and no project names them."
+        )
     ).to_be_visible()
     assert await violations(tab) == []
     await context.close()
