@@ -115,6 +115,58 @@ CASES = (
         "result.filter(item => item)",
     ),
     Case(
+        "miguelgrinberg+microblog",
+        "requirements, Flask",
+        "app/models.py",
+        "return f'https://www.gravatar.com/avatar/{digest}?d=identicon&s={size}'",
+        "return f'https://www.gravatar.com/avatar/{digest}?s={size}'",
+    ),
+    Case(
+        "encode+starlette",
+        "requirements with itself",
+        "starlette/_utils.py",
+        "return path[len(root_path) :]",
+        "return path[len(root_path) + 1 :]",
+    ),
+    Case(
+        "arrow-py+arrow",
+        "requirements/, flit",
+        "arrow/util.py",
+        "timestamp /= 1000\n",
+        "timestamp /= 100\n",
+    ),
+    Case(
+        "marshmallow-code+marshmallow",
+        "src layout, extras",
+        "src/marshmallow/utils.py",
+        "return is_iterable_but_not_string(obj) and not isinstance(obj, Mapping)",
+        "return is_iterable_but_not_string(obj)",
+    ),
+    Case(
+        "expressjs+express",
+        "npm, mocha, no lock",
+        "lib/utils.js",
+        "|| 'application/octet-stream'), params: {} }",
+        "|| 'text/plain'), params: {} }",
+    ),
+    Case(
+        "tj+commander.js",
+        "npm, jest",
+        "lib/suggestSimilar.js",
+        "if (similar.length > 1) {",
+        "if (similar.length > 2) {",
+    ),
+    Case("vercel+ms", "pnpm, jest", "src/index.ts", "      return n * w;", "      return n * d;"),
+    Case(
+        "colinhacks+zod",
+        "pnpm workspace, vitest",
+        "packages/zod/src/v4/core/util.ts",
+        ".join(separator);",
+        ".join();",
+    ),
+    Case("spf13+pflag", "Go module", "flag.go", "\tlist.Sort()\n", "\t_ = list\n"),
+    Case("kokke+tiny-regex-c", "Make, with scripts", "re.c", "return isalpha(c);", "return isdigit(c);"),
+    Case(
         "lukeed+clsx",
         "npm, uvu",
         "src/index.js",
@@ -293,9 +345,7 @@ def source(at: Path, name: str) -> Path | None:
 def planted(case: Case, origin: Path, at: Path) -> Path:
     """A clone of the newest commit with the bug as one more commit, and the script that repairs it."""
     repo = at / case.name
-    subprocess.run(
-        [*GIT, "clone", "-q", "--depth", "1", f"file://{origin}", str(repo)], check=True, capture_output=True
-    )
+    subprocess.run([*GIT, "clone", "-q", f"file://{origin}", str(repo)], check=True, capture_output=True)
     path = repo / case.file
     text = path.read_text()
     if case.good not in text:

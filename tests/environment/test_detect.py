@@ -51,10 +51,50 @@ def test_node_is_explained_by_engines_and_npm_by_its_lock_file() -> None:
 
 
 def test_a_python_that_cannot_be_had_is_named() -> None:
-    plan = plan_of({"pyproject.toml": '[project]\nname = "a"\nrequires-python = ">=3.13"\n'})
+    plan = plan_of({"pyproject.toml": '[project]\nname = "a"\nrequires-python = "<3.10"\n'})
     [python] = plan.toolchains
     assert python.problem is not None
     assert python.problem in plan.notes
+
+
+@pytest.mark.parametrize(
+    ("range_", "version", "release"),
+    [(">=3.12", "3.13", "trixie"), ("==3.13.*", "3.13", "trixie"), (">=3.14", "3.14", "forky")],
+)
+def test_a_python_that_debian_12_lacks_comes_from_a_later_release(
+    range_: str, version: str, release: str
+) -> None:
+    manifest = f'[project]\nname = "a"\nrequires-python = "{range_}"\n'
+    plan = plan_of({"pyproject.toml": manifest, "test_a.py": ""})
+    [python] = plan.toolchains
+    assert (python.version, python.problem, plan.notes) == (version, None, ())
+    assert {registry.set for registry in plan.registries} == {"@pypi", "@debian"}
+    [unpacked] = [step for step in plan.steps if step.user == "root"]
+    assert unpacked.stage == "tools" and f" {release} main" in unpacked.command
+    made = next(step.command for step in plan.steps if "uv venv" in step.command)
+    assert f"--python /opt/cloister/python{version}/usr/bin/python{version} " in made
+    assert commands(plan) == ["uv pip install -q pytest"], "pytest of Debian is for its own Python"
+
+
+def test_an_older_project_gets_the_node_that_its_ci_tries() -> None:
+    def node(engines: str, tried: str) -> str:
+        flow = f"jobs:\n  a:\n    strategy:\n      matrix:\n        nodejs: [{tried}]\n        node-version: ${{{{ matrix.nodejs }}}}\n"
+        files = {"package.json": f'{{"engines": {{"node": "{engines}"}}}}', ".github/workflows/ci.yml": flow}
+        [found] = plan_of(files).toolchains
+        assert found.problem is None
+        return found.version
+
+    assert node(">=6", "8, 10, 12, 14, 16, 18") == "18"
+    assert node(">=6", "4, 6, 8") == "18", "the oldest that can be had"
+    assert node(">= 18", "18, 20, 22, 24, 26") == "22"
+    assert node(">=22.12.0", "26, 27") == "22"
+    assert node("^20", "18, 22") == "20", "the manifest decides"
+
+
+def test_a_setup_py_with_pkg_resources_is_built_with_a_setuptools_that_has_it() -> None:
+    plan = plan_of({"setup.py": "import pkg_resources\nfrom setuptools import setup\nsetup(name='x')\n"})
+    [install] = commands(plan)
+    assert "--build-constraint /tmp/old-setuptools 'setuptools<81'" in install
 
 
 def told(plan: Plan) -> list[str]:

@@ -28,6 +28,10 @@ VENV = f"{HOME}/venv"
 """The Python environment of the repository's dependencies."""
 
 
+TAG = "$TAG"
+"""Value of a variable: the version that the nearest tag names. Without a tag the variable is not set."""
+
+
 class Toolchain(msgspec.Struct, frozen=True):
     """A compiler, an interpreter or a build tool."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from cloister.core.repository import RepositorySettings, below, folders_of, read_settings
 from cloister.environment.api import (
+    TAG,
     AptPackage,
     Line,
     Manager,
@@ -175,6 +176,12 @@ def _joined(lines: list[Line], files: Files) -> Plan:
         files=tuple(sorted({line.file for line in lines if isinstance(line, Used)} & files.names)),
         notes=tuple(dict.fromkeys((*problems, *notes, *files.notes))),
     )
+
+
+def with_version(plan: Plan, version: str) -> Plan:
+    """The plan with the version that the nearest tag names; empty if there is none."""
+    env = (msgspec.structs.replace(one, value=version) if one.value == TAG else one for one in plan.env)
+    return msgspec.structs.replace(plan, env=tuple(one for one in env if one.value))
 
 
 def with_programs(plan: Plan, packages: Sequence[str], why: str) -> Plan:

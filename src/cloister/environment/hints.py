@@ -52,7 +52,7 @@ _CLIENTS = {
 }
 _SETUP = re.compile(r"(?m)^[ -]{0,20}(python|node|go|java|ruby|php|elixir)-version:[ ]{0,4}([^\n#]{1,200})")
 _MATRIX = re.compile(
-    r"(?m)^[ ]{0,20}(?:python|node|go|java|ruby|php)(?:[-_]?versions?)?:[ ]{0,4}\[([^\]\n]{1,300})\]"
+    r"(?m)^[ ]{0,20}(?:python|node(?:js)?|go|java|ruby|php)(?:[-_]?versions?)?:[ ]{0,4}\[([^\]\n]{1,300})\]"
 )
 _VERSION = re.compile(r"\d{1,3}(?:\.(?:\d{1,3}|x)){0,2}")
 _INSTALL = re.compile(r"\bapt(?:-get)?[ ](?:-[-\w=:.]{1,40}[ ]){0,6}install\b([^\n;&|]{0,2000})")

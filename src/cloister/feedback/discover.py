@@ -118,6 +118,8 @@ TOOLS: tuple[str, ...] = (
 repository's tests use it, the programs in `node_modules`, and `PYTHONPATH=…` if that variable is set."""
 
 _DEPTH = 3
+_SCRIPTS = re.compile(r"(?:^|/)(?:scripts?|tools?|contrib|hack)/")
+"""Where a project of another language keeps programs in Python that other tests start."""
 _TEST_FILE = re.compile(r"(?:^|/)(?:test_[^/]+|[^/]+_test)\.py$")
 _NODE_TEST = re.compile(
     r"(?:^|/)(?:test|tests|__tests__)/[^/]+\.[cm]?[jt]s$|[.-](?:test|spec)\.[cm]?[jt]sx?$"
@@ -462,7 +464,7 @@ def _python_suites(project: _Project) -> Iterator[tuple[str, str]]:
     tests = [name for name in project.files if name.count("/") < _DEPTH and _TEST_FILE.search(name)]
     if not _is_python(project):
         apart = tuple(f"{home}/" for home in _homes(project, _PYTHON_MANIFESTS))
-        tests = [name for name in tests if not name.startswith(apart)]
+        tests = [name for name in tests if not name.startswith(apart) and not _SCRIPTS.search(name)]
     start = _interpreter(project)
     configured = "[tool.pytest" in settings or "[tool:pytest]" in setup or "[pytest]" in tox
     configured = configured or "pytest.ini" in project.files
@@ -473,6 +475,8 @@ def _python_suites(project: _Project) -> Iterator[tuple[str, str]]:
             yield "python3", f"{start} manage.py test"
     if tests or configured:
         yield "pytest", f"{start} -m pytest -q"
+    elif _is_python(project) and "tests.py" in project.files:  # not a name that pytest looks for by itself
+        yield "pytest", f"{start} -m pytest -q tests.py"
     if tests and project.tools is not None and "unittest" in project.tools:
         top = _home(min(tests, key=lambda name: (name.count("/"), name)))
         as_package = " -t ." if f"{top}/__init__.py" in project.files else ""

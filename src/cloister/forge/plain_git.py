@@ -22,6 +22,7 @@ BASE_REF = "refs/cloister/base"
 """The commit a run starts from, in the run's own repository."""
 
 _SCHEMES = ("https", "http", "ssh", "git")
+_VERSION = re.compile(r"(?:^|[-_/v])(\d{1,8}(?:\.\d{1,8}){1,4}(?:(?:a|b|rc|\.post)\d{1,4})?)\s{0,2}$")
 _SCP_LIKE = re.compile(r"[^/\s:]+:(?!:)[^\s]*")
 _NAMES_TRIED = 99
 _PARTIAL = "The repository is a partial clone: the run has its newest commit without the history."
@@ -163,6 +164,16 @@ def is_url(repo: str) -> bool:
             )
         return True
     return _SCP_LIKE.fullmatch(repo) is not None and not _exists(Path(repo))
+
+
+async def tagged_version(repo: str, commit: str) -> str:
+    """The version that the nearest tag in a repository of this machine names; empty without one."""
+    if is_url(repo):
+        return ""
+    checkout = await in_thread(find_checkout, repo)
+    found = await in_checkout(checkout, "describe", "--tags", "--abbrev=0", "--match=*[0-9].*", commit)
+    version = _VERSION.search(decode(found.out)[:200])
+    return version[1] if found.ok and version else ""
 
 
 def find_checkout(repo: str) -> Checkout:

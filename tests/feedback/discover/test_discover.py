@@ -279,6 +279,20 @@ def test_ci_commands_are_used_if_nothing_else_runs_tests() -> None:
     assert discover({"a.x", "Makefile", "tests/test_a.py"}, contents, EVERY) == (PYTEST,)
 
 
+def test_one_file_with_all_tests_is_the_suite_of_a_small_application() -> None:
+    one = f"{PYTEST} tests.py"
+    assert discover({"requirements.txt", "app.py", "tests.py"}, {}) == (one,)
+    assert discover({"requirements.txt", "tests.py", "tests/test_a.py"}, {}) == (PYTEST,)
+    assert discover({"tests.py"}, {}) == ()
+
+
+def test_a_script_with_the_name_of_a_test_makes_no_suite_in_another_language() -> None:
+    contents = {"Makefile": "test:\n\tpython scripts/regex_test.py\n"}
+    files = {"re.c", "Makefile", "scripts/regex_test.py"}
+    assert discover(files, contents) == ("make test",)
+    assert discover({*files, "setup.py"}, contents) == (PYTEST,)
+
+
 OWN = """
 checks = ["make lint", {command = " npm test ", kind = "test", timeout = 30}]
 """

@@ -24,6 +24,7 @@ from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.recipes import Environment
+from cloister.testing.samples import SampleRepo
 
 BELOW = Built("default", Path("/templates/default-0123456789ab"), About())
 FILES = {"requirements.txt": Blob("a" * 40, 10), "app.py": Blob("b" * 40, 10)}
@@ -146,6 +147,29 @@ async def test_a_change_does_not_decide_the_environment_of_its_own_proof(tmp_pat
     assert not any(one.name == "PYTEST_ADDOPTS" for one in judged.env)
     assert [step.command for step in judged.steps if step.stage != "tools"] == ["pip install iniconfig"]
     assert files["requirements.txt"].size == len("iniconfig\nattrs\n"), "manifests are those of the change"
+
+
+@pytest.mark.anyio
+async def test_a_version_that_only_a_tag_knows_comes_from_the_nearest_tag(tmp_path: Path) -> None:
+    repo = SampleRepo(tmp_path / "repo")
+    manifest = (
+        '[build-system]\nrequires = ["setuptools-scm"]\n[project]\nname = "my.app"\ndynamic = ["version"]\n'
+    )
+    repo.write("pyproject.toml", manifest)
+    repo.commit("base")
+
+    async def versions() -> list[str]:
+        site = Site(str(repo.path), repo.path / ".git", repo.git("rev-parse", "HEAD").strip())
+        plan, _ = await planned(site)
+        return [one.value for one in plan.env if one.name == "SETUPTOOLS_SCM_PRETEND_VERSION_FOR_MY_APP"]
+
+    assert await versions() == []
+    repo.git("tag", "my-app-v1.20.0rc1")
+    repo.write("app.py", "x = 1\n")
+    repo.commit("after the release")
+    assert await versions() == ["1.20.0rc1"]
+    repo.git("tag", "nightly")
+    assert await versions() == ["1.20.0rc1"]
 
 
 def quiet(fraction: float | None, note: str) -> None:

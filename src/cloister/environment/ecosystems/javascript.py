@@ -8,7 +8,7 @@ from cloister.environment.api import PROGRAMS, TOOLS, Line, Manager, Registry, S
 from cloister.environment.ecosystems.python import linked, tools
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, string, table
-from cloister.environment.versions import best, parse
+from cloister.environment.versions import best, parse, satisfies
 from cloister.feedback.discover import package_managers, package_of
 
 AVAILABLE = ("18", "20", "22", "24")
@@ -23,6 +23,8 @@ _CODENAMES = {
     "jod": "22",
     "krypton": "24",
 }
+_OPEN = re.compile(r"\s{0,4}>=?\s{0,4}v?[\d.x]{1,20}\s{0,4}")
+"""A range without an end, which admits releases that the project never saw."""
 _LOCKS = {
     "npm": ("package-lock.json", "npm-shrinkwrap.json"),
     "pnpm": ("pnpm-lock.yaml",),
@@ -119,6 +121,13 @@ def _node(project: Project, hints: Hints) -> Toolchain:
     code = re.fullmatch(r"lts/([a-z*]{1,20})", wanted.lower())
     range_ = _CODENAMES.get(code[1], "") if code else wanted
     found = best(range_, AVAILABLE, PREFERRED) or ("" if named.firm else PREFERRED)
+    tried = hints.version("node")
+    if found and _OPEN.fullmatch(range_) and tried.text and not tried.firm:
+        fitting = [one for one in AVAILABLE if satisfies(one, range_)]
+        newest = max(parse(one.strip()) for one in tried.text.split("||"))
+        # Old projects break on what came after the last release that they tried.
+        found = best(tried.text, fitting, PREFERRED) or (fitting[0] if newest < parse(fitting[0]) else found)
+        why += f", of those that {tried.file} tries" if satisfies(found, tried.text) else ""
     if found:
         return Toolchain("node", found, "pypi", why, wanted)
     nearest = min(AVAILABLE, key=lambda one: abs(int(one) - (parse(range_.strip("^~<>= ")) or (0,))[0]))

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from cloister.environment.api import (
+    HOME,
+    TAG,
     TOOLS,
     VENV,
     AptPackage,
@@ -22,10 +24,29 @@ from cloister.environment.api import (
 )
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, Table, string, strings, table
-from cloister.environment.versions import best
+from cloister.environment.versions import satisfies
 
-AVAILABLE = ("3.11",)
-"""Debian 12 has one Python, and no registry has others."""
+AVAILABLE = ("3.11", "3.13", "3.14")
+"""Debian 12 has the first one; the others are those of later releases."""
+_RELEASES = {"3.13": "trixie", "3.14": "forky"}
+"""The release of Debian that has this Python. It brings its own C library, and runs beside the programs of Debian 12."""
+_OLD = "'setuptools<81'"
+"""The last one with `pkg_resources`."""
+_LATER = """set -e
+d={home}; test ! -x $d/usr/bin/python{version} || exit 0
+w=$(mktemp -d) && cd $w && mkdir -p lists/partial archives/partial && touch status
+echo "deb $(awk '$1 == "deb" {{ print $2; exit }}' /etc/apt/sources.list) {release} main" > list
+set -- -q -o Dir::Etc::SourceList=$w/list -o Dir::Etc::SourceParts=/dev/null -o Dir::State::Lists=$w/lists \
+  -o Dir::State::status=$w/status -o Dir::Cache=$w -o APT::Sandbox::User=root -o Acquire::Retries=2
+apt-get "$@" update
+apt-get "$@" install -y --download-only --no-install-recommends python{version}
+cd archives && apt-get "$@" download libpython{version}-dev
+for one in *.deb; do dpkg-deb -x $one $d; done
+cp -f $d/usr/include/*/python{version}/pyconfig.h $d/usr/include/python{version}/
+libraries=$(echo $d/usr/lib/*-linux-gnu)
+{tools}/bin/patchelf --set-interpreter $libraries/ld-linux-*.so.? --force-rpath --set-rpath $libraries $d/usr/bin/python{version}
+$d/usr/bin/python{version} -c 'import ctypes, sqlite3, ssl'
+rm -rf $w"""
 
 _TEST = ("test", "tests", "testing", "pytest", "unittest")
 _DEVELOP = ("dev", "develop", "development", "ci", "all")
@@ -84,12 +105,15 @@ def plan(project: Project, hints: Hints) -> Iterator[Line]:
         return
     shown = project.path(next(iter((*manifests, *wants.files, *tests))))
     yield from (Used(project.path(name)) for name in (*manifests, *wants.files))
-    yield _toolchain(project, hints, shown)
+    python = _toolchain(project, hints, shown)
+    yield python
     listed = wants.lock or wants.files or wants.groups or wants.packages or _dependencies(project)
     # The tests of another project may import a nested one.
-    if listed or (wants.itself and (project.at or not _is_plain(project))):
-        yield from _install(project, wants)
+    own = wants.itself and (project.at or not _is_plain(project))
+    if listed or own or python.version != AVAILABLE[0]:
+        yield from _install(project, wants, python)
     yield from _libraries(project)
+    yield from _version(project)
 
 
 def is_installed(project: Project) -> bool:
@@ -125,13 +149,13 @@ def _toolchain(project: Project, hints: Hints, shown: str) -> Toolchain:
     if not range_:
         named = hints.version("python")
         range_, source = (pinned, project.path(".python-version")) if pinned else (named.text, named.file)
-    found = best(range_, AVAILABLE, AVAILABLE[0])
+    found = next((one for one in AVAILABLE if satisfies(one, range_)), None)
     why = f"{range_} in {source}" if range_ else shown
     if found is not None or not Named(range_, source).firm:
         found = found or AVAILABLE[0]
         return Toolchain("python", found, "debian", why, range_)
     have = AVAILABLE[0]
-    problem = f"Python {range_} cannot be had (Debian 12 has {have}, no registry has others): {have} is used"
+    problem = f"Python {range_} cannot be had (Debian has {', '.join(AVAILABLE)}): {have} is used"
     return Toolchain("python", have, "debian", why, range_, problem)
 
 
@@ -328,8 +352,22 @@ def linked(why: str, directory: str, **programs: str) -> Step:
     return Step(f"d=$(echo {TOOLS}/lib/python3*/site-packages/{directory}) && {links}", why, stage="tools")
 
 
-def _install(project: Project, wants: _Wants) -> Iterator[Line]:
-    why = " and ".join(list(dict.fromkeys((*wants.why, *map(project.path, wants.files))))[:3])
+def _interpreter(python: Toolchain) -> Iterator[Line]:
+    """Unpack a Python of a later release of Debian, with its libraries."""
+    why = f"Python {python.version}: {python.why}"
+    yield from tools("patchelf", why=why)
+    yield Registry("@debian", why)
+    release, home = _RELEASES[python.version], f"{HOME}/python{python.version}"
+    script = _LATER.format(home=home, version=python.version, release=release, tools=TOOLS)
+    yield Step(script, why, stage="tools", user="root")
+
+
+def _install(project: Project, wants: _Wants, python: Toolchain) -> Iterator[Line]:
+    why = " and ".join(list(dict.fromkeys((*wants.why, *map(project.path, wants.files))))[:3]) or python.why
+    program = "/usr/bin/python3"
+    if python.version in _RELEASES:
+        yield from _interpreter(python)
+        program = f"{HOME}/python{python.version}/usr/bin/python{python.version}"
     yield from tools("uv", *_lock_tools(wants.lock), why=why)
     yield Manager("uv", "", "pypi", f"it installs what {why} lists")
     if wants.lock and wants.lock != "uv":
@@ -342,8 +380,9 @@ def _install(project: Project, wants: _Wants) -> Iterator[Line]:
     yield Variable("VIRTUAL_ENV", VENV, why)
     yield Variable("PATH", f"{VENV}/bin:$PATH", why)
     # `--seed`: the agent may use pip inside.
+    seed = f"uv venv -q --seed --python {program} {VENV} && uv pip install -q {_OLD}"
     yield Step(
-        f"test -x {VENV}/bin/python3 || uv venv -q --seed --python /usr/bin/python3 {VENV}",
+        f"test -x {VENV}/bin/python3 || {{ {seed}; }}",
         why,
         stage="tools",
     )
@@ -372,12 +411,17 @@ def _command(project: Project, wants: _Wants) -> str:
     arguments += [shlex.quote(package) for package in wants.packages]
     settings = (project.text(name) for name in ("pyproject.toml", "setup.cfg", "tox.ini", "setup.py"))
     if (
-        project.has("pytest.ini")
+        any(project.has(name) for name in ("pytest.ini", "tests.py"))
         or any("pytest" in text for text in settings)
         or any(_TEST_FILE.search(name) for name in project.below())
+        or not arguments
     ):
         arguments.append("pytest")
-    return f"{listed}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
+    before = listed
+    if "pkg_resources" in project.text("setup.py"):  # newer releases of setuptools do not have it
+        before = f"echo {_OLD} > /tmp/old-setuptools && {listed}"
+        arguments.append(f"--build-constraint /tmp/old-setuptools {_OLD}")
+    return f"{before}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
 
 
 def _exported(wants: _Wants) -> str:
@@ -423,6 +467,17 @@ def _libraries(project: Project) -> Iterator[Line]:
     }
     for package in sorted(names & _LIBRARIES.keys()):
         yield from (AptPackage(name, f"{package} needs it") for name in _LIBRARIES[package])
+
+
+def _version(project: Project) -> Iterator[Line]:
+    """The sandbox has neither tags nor history, from which some build backends take the version."""
+    pyproject = project.toml("pyproject.toml")
+    texts = "".join(project.text(name) for name in ("pyproject.toml", "setup.py", "setup.cfg"))
+    if found := re.search(r"setuptools[-_]scm|hatch-vcs", texts):
+        name = string(table(pyproject, "project").get("name")) if found[0] != "hatch-vcs" else ""
+        own = f"_FOR_{re.sub(r'[-_.]+', '_', name).upper()}" if _NAME.fullmatch(name) else ""
+        why = f"{found[0]} takes the version of {project.path('the project')} from a tag"
+        yield Variable(f"SETUPTOOLS_SCM_PRETEND_VERSION{own}", TAG, why)
 
 
 # Static reading

@@ -36,13 +36,13 @@ from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
-from cloister.environment.api import HOME, Plan, Step
-from cloister.environment.detect import detect
+from cloister.environment.api import HOME, TAG, Plan, Step
+from cloister.environment.detect import detect, with_version
 from cloister.environment.installers import TRIALS, Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
 from cloister.forge.api import Base
-from cloister.forge.plain_git import find_checkout, is_url
+from cloister.forge.plain_git import find_checkout, is_url, tagged_version
 from cloister.harnesses.acp.programs import installed
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
@@ -150,8 +150,7 @@ async def listing(
 
 def _settings_in(files: Iterable[str]) -> frozenset[str]:
     """The names of settings, also those of each of several repositories."""
-    inside = (f"{folder}/{name}" for folder in folders_of(files) for name in SETTINGS)
-    return frozenset((*SETTINGS, *inside))
+    return frozenset((*SETTINGS, *(f"{folder}/{name}" for folder in folders_of(files) for name in SETTINGS)))
 
 
 async def planned(
@@ -163,11 +162,12 @@ async def planned(
     """
     listed, files = await listing(site, settings_of, settings)
     plan = await anyio.to_thread.run_sync(detect, listed)
-    if unknown := [one for one in plan.services if one not in setup_services.known(plan.services)]:
+    kept = setup_services.known(plan.services)
+    if unknown := [one for one in plan.services if one not in kept]:
         notes = (f"there is no service {one.name} here ({one.why})" for one in unknown)
-        plan = msgspec.structs.replace(
-            plan, services=setup_services.known(plan.services), notes=(*plan.notes, *notes)
-        )
+        plan = msgspec.structs.replace(plan, services=kept, notes=(*plan.notes, *notes))
+    if any(one.value == TAG for one in plan.env):
+        plan = with_version(plan, await tagged_version(site.repo, settings_of or site.commit))
     if setup not in ("auto", "off"):
         tools = tuple(step for step in plan.steps if step.stage == "tools")
         plan = msgspec.structs.replace(plan, steps=(*tools, Step(setup, "--setup names it")))

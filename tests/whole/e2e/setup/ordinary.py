@@ -115,6 +115,19 @@ SINGLE = (
         "return sum(values) + len(values)",
     ),
     Sample(
+        "python-3.13",
+        "Python newer than Debian's",
+        ("pypi", "debian"),
+        {
+            "pyproject.toml": '[project]\nname = "app"\nversion = "1"\nrequires-python = ">=3.12"\ndependencies = ["inflection"]\n',
+            "app.py": f"type Number = int | float\n\n\n{_PY_SUM}",
+            "test_app.py": _PY_TEST.format("app"),
+        },
+        "app.py",
+        "return sum(values)",
+        "return sum(values) + len(values)",
+    ),
+    Sample(
         "vitest",
         "npm, vitest",
         ("pypi", "npm"),
