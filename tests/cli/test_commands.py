@@ -178,6 +178,14 @@ def test_without_arguments_it_says_what_a_run_would_do_here(cloister: Cloister, 
     assert max(map(len, done.stdout.splitlines()[1:])) <= 80
 
 
+def test_doctor_fails_and_says_why_where_no_run_can_start(cloister: Cloister, tmp_path: Path) -> None:
+    done = cloister("doctor", PATH=str(tmp_path))
+    assert (done.returncode, done.stderr) == (3, "")
+    assert "MISSING  git " in done.stdout and "fix: apt-get install git" in done.stdout
+    assert done.stdout.endswith("A run cannot start yet: see MISSING above.\n")
+    assert json.loads(cloister("doctor", "--json", PATH=str(tmp_path)).stdout)["ready"] is False
+
+
 def test_the_repository_is_the_one_around_the_current_directory(cloister: Cloister, tmp_path: Path) -> None:
     refused(
         cloister("run", "fix it", cwd=tmp_path),

@@ -138,6 +138,20 @@ async def test_each_route_is_for_its_role_and_above(served: Served, caller: Role
         assert denied == (RANK[caller] < RANK[role]), (method, path, answer.text[:200])
 
 
+async def test_the_document_says_which_requests_need_a_body(served: Served) -> None:
+    optional: list[str] = []
+    for path, methods in openapi_document()["paths"].items():
+        for method, operation in methods.items():
+            body = operation.get("requestBody", {})
+            if "application/json" not in body.get("content", {}) or operation["operationId"] == "newSandbox":
+                continue
+            answer = await served.client.request(method.upper(), filled(path, "none"))
+            missing = answer.json()["message"] == "The request needs a JSON body."
+            assert body["required"] is missing, (path, answer.text)
+            optional += [] if missing else [operation["operationId"]]
+    assert sorted(optional) == ["forkSandbox", "newContext", "newSnapshot", "openPullRequest"]
+
+
 async def test_a_wrong_method_names_those_that_are_allowed(served: Served) -> None:
     for path, methods in openapi_document()["paths"].items():
         wanted = {method.upper() for method in methods}

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import Check, CheckKind, Diagnosis
+from cloister.core.diagnosis import Check, CheckKind, Diagnosis, TestResult
 from cloister.feedback import check_commands
 from cloister.feedback.check_commands import tool_of, words
 
@@ -76,13 +76,15 @@ _EVERY = tuple(sorted({ending for endings in _ENDINGS.values() for ending in end
 # The tests nearest to a change run before the rest of their check
 
 _TEST = re.compile(
-    r"^(?:test_(?P<a>.+)|(?P<b>.+)_test)\.py$|^(?P<c>.+)\.(?:test|spec)\.[cm]?[jt]sx?$",
+    r"^(?:test_(?P<a>.+)|(?P<b>.+)_test)\.py$|^(?P<c>.+)\.(?:test|spec)\.[cm]?[jt]sx?$|^(?P<d>.+)_test\.go$",
 )
 _SCRIPT = (".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".mts", ".cts")
 _TOOLS = {"pytest": (".py",), "jest": _SCRIPT, "vitest": _SCRIPT}
 _FILES = 20
 WORTH_SECONDS = 5.0
 """A shorter check runs as a whole."""
+LONG_SECONDS = 60.0
+"""Of a longer one, some tests run first on the base."""
 
 
 class Near(msgspec.Struct, frozen=True):
@@ -117,6 +119,35 @@ def nearest(check: Check, known: Diagnosis, changed: Sequence[str], files: Colle
         return None
     line = " ".join([check.run or check.command, *map(shlex.quote, found)])
     return Near(line, tuple(found))
+
+
+def first(
+    before: Diagnosis, meant: Collection[str], changed: Collection[str], files: Collection[str]
+) -> tuple[str, ...]:
+    """The test files of a long suite to run before the rest: what is meant, what failed, what is named after a change.
+
+    `meant` has names of tests and of files, `changed` the files that differ since `before`.
+    """
+    if before.seconds < LONG_SECONDS or before.killed is not None:
+        return ()
+    red = {test.name for test in before.failing}
+    there = {name for test in before.tests if (name := _file_of(test)) in files}
+    found = {_file_of(test) for test in before.tests if test.name in meant or test.name in red}
+    touched = {*changed, *(name for name in files if name in meant or name.rpartition("/")[2] in meant)}
+    stems = {_stem(name) for name in touched}
+    named = {name for name in there if name in touched or _tested(name) in stems}
+    chosen = sorted((found & there) | named)
+    return tuple(chosen) if chosen and len(chosen) <= _FILES and len(chosen) < len(there) else ()
+
+
+def _file_of(test: TestResult) -> str:
+    return test.file or test.name.partition("::")[0]
+
+
+def _tested(path: str) -> str:
+    """What a test file is named after; empty if its name does not tell."""
+    found = _TEST.match(path.rpartition("/")[2])
+    return next(filter(None, found.groups()), "") if found else ""
 
 
 def merged(known: Diagnosis, part: Diagnosis, files: Sequence[str]) -> Diagnosis:

@@ -89,6 +89,15 @@ def asked(
     )
 
 
+def mentioned(prompt: str, names: Iterable[str], must_pass: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names that the prompt mentions or the caller gave, and the words of the prompt, which may be files."""
+    told = prompt[:_TOLD]
+    words = {word.strip(".:,;") for word in _WORD.findall(told)}
+    wishes = {*must_pass}
+    meant = (name for name in names if _means(told, words, name) or not wishes.isdisjoint(parts(name)))
+    return tuple(dict.fromkeys((*meant, *sorted(words))))
+
+
 def wanted(asked: Goals | None, check: str, name: str) -> bool:
     """True if `name` of `check`, which failed before and fails now, is a goal. Without goals everything is."""
     if asked is None or check in asked.checks:

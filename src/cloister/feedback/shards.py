@@ -11,7 +11,7 @@ import msgspec
 
 from cloister.core import limits
 from cloister.core.diagnosis import Check, Diagnosis
-from cloister.feedback.check_commands import is_source, words
+from cloister.feedback.check_commands import is_source, tool_of, words
 
 WORTH_SECONDS = 60.0
 """A shorter suite runs as a whole."""
@@ -33,9 +33,24 @@ def lines(check: Check, known: Sequence[Diagnosis], cpus: float, files: Collecti
     width = min(int(cpus), _MOST)
     if width < 2 or before is None or before.seconds < WORTH_SECONDS or before.killed is not None:
         return ()
-    if not _is_plain(check.command):
-        return ()
-    return _pytest(check.run or check.command, _weights(before, files), width)
+    line = check.run or check.command
+    if _is_plain(check.command):
+        return _pytest(line, _weights(before, files), width)
+    parts = (_cut_by_itself(line, number, width) for number in range(1, width + 1))
+    return tuple(part for part in parts if part)
+
+
+def _cut_by_itself(line: str, number: int, width: int) -> str:
+    """The command line of one part, for runners that cut their suite themselves; empty for others."""
+    tool = tool_of(line.partition(" --test-reporter=")[0].rpartition(" && ")[2])
+    if "shard" in line or " -- " in line.replace(" -- --", " --"):
+        return ""
+    if " --outputFile=" in line or " --outputFile.json=" in line:  # of jest and vitest, also through a script
+        return f"{line} --shard={number}/{width}"
+    # CTest could, but its tests may depend on each other.
+    return (
+        line.replace("--test ", f"--test --test-shard={number}/{width} ", 1) if tool == "node --test" else ""
+    )
 
 
 def _is_plain(command: str) -> bool:
@@ -88,7 +103,9 @@ def joined(check: str, parts: Sequence[Diagnosis]) -> Diagnosis | None:
     ran = [one for one in parts if one.exit_code != _NOTHING_COLLECTED]
     if not ran or any(one.not_run or (one.exit_code is None and one.killed is None) for one in ran):
         return None
-    names = [test.name for one in ran for test in one.tests]
+    if any(not one.green and not one.tests and not one.unlisted for one in ran):
+        return None  # the runner does not know the option, or could not begin
+    names = [name for one in ran for name in {test.name for test in one.tests}]
     if len(names) != len(set(names)):
         return None  # a test ran in two parts: the files are not what they seemed
     worst = next((one for one in ran if not one.green), ran[0])

@@ -215,6 +215,9 @@ def signature_names() -> dict[str, Any]:
     return {"Verbs": Any, "Waiting": Any, "Hooks": Any, "Admit": Any, "LetIn": Any, "Desk": Any}
 
 
+_OPTIONAL_BODY = ("newSandbox", "forkSandbox", "newSnapshot", "openPullRequest", "newContext")
+
+
 def _complete(path: str, operation: Document) -> None:
     """Add what routes cannot declare: one shape for all errors, raw bodies, JSON lines, the route without a token."""
     responses = cast(Document, operation["responses"])
@@ -234,6 +237,8 @@ def _complete(path: str, operation: Document) -> None:
     if operation["operationId"] in ("writeFile", "writeTree", "attach"):
         binary = {"schema": {"type": "string", "contentMediaType": "application/octet-stream"}}
         operation["requestBody"] = {"required": True, "content": {"application/octet-stream": binary}}
+    if operation["operationId"] in _OPTIONAL_BODY:  # Litestar takes every body for required
+        operation["requestBody"]["required"] = False
     if operation["operationId"] in (
         "buildTemplate",
         "setUpEnvironment",

@@ -51,10 +51,34 @@ def test_the_first_part_runs_everything_that_the_others_do_not_name() -> None:
         "tox",
         "npm test",
         "go test ./...",
+        "npx mocha",
+        "npx vitest run --shard=1/2",
+        "ctest --test-dir build --output-on-failure",
     ],
 )
 def test_a_suite_that_may_not_be_cut_runs_as_a_whole(check: str) -> None:
     assert lines(known(*FILES, check=check)) == ()
+
+
+@pytest.mark.parametrize(
+    ("check", "script", "option"),
+    [
+        ("npx vitest run", "", "--shard="),
+        ("npx jest", "", "--shard="),
+        ("npm test", "jest --verbose", "--shard="),
+        ("cd web && pnpm test", "vitest run", "--shard="),
+        ("node --test", "", "--test-shard="),
+    ],
+)
+def test_a_runner_that_cuts_its_suite_itself_is_asked_for_each_part(
+    check: str, script: str, option: str
+) -> None:
+    spec = specify(check, {"test": script} if script else None)
+    parts = cut.lines(spec, (Diagnosis(check, 0, 100.0),), 2.0, ())
+    assert [part.replace(f" {option}{number}/2", "") for number, part in enumerate(parts, 1)] == [
+        spec.run
+    ] * 2
+    assert cut.lines(spec, (Diagnosis(check, 0, 10.0),), 2.0, ()) == ()
 
 
 def test_a_short_suite_one_with_one_file_or_one_processor_and_odd_names_run_as_a_whole() -> None:
@@ -82,6 +106,9 @@ def test_parts_are_joined_and_a_part_that_did_not_run_makes_them_worthless() -> 
     assert joined(PYTEST, (green, Diagnosis("part", 127, 1.0, not_run="pytest is missing"))) is None
     assert joined(PYTEST, (green, green)) is None, "a test ran twice"
     assert joined(PYTEST, (empty,)) is None
+    assert joined("jest", (green, Diagnosis("part", 1, 1.0))) is None, "the runner does not know the option"
+    twice = msgspec.structs.replace(green, tests=(*green.tests, *green.tests))
+    assert joined("jest", (twice, red)) is not None, "two tests of one file may have one name"
 
 
 ALONE = """import pathlib, time

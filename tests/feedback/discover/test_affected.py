@@ -5,9 +5,10 @@ import pytest
 
 from cloister.core.diagnosis import Check, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
-from cloister.feedback.affected import batches, merged, nearest, plan
+from cloister.feedback.affected import batches, first, merged, nearest, plan
 from cloister.feedback.check_commands import specify
 from cloister.feedback.compare import compare
+from cloister.feedback.goals import mentioned
 
 COMMANDS = (
     "python3 -m pytest -q",
@@ -79,6 +80,41 @@ KNOWN = Diagnosis(
     30.0,
     tests=(Result("tests/test_cart.py::test_a", "passed"), Result("tests/test_shop.py::test_b", "passed")),
 )
+
+
+LONG = Diagnosis(
+    "python3 -m pytest -q",
+    1,
+    100.0,
+    tests=(
+        *KNOWN.tests,
+        Result("tests/test_till.py::test_c", "failed"),
+        *(Result(f"tests/test_{name}.py::test_x", "passed") for name in "defg"),
+    ),
+)
+ALL = frozenset((*FILES, "src/d.py", *(f"tests/test_{name}.py" for name in ("till", *"defg"))))
+
+
+def sampled(prompt: str = "", *changed: str, before: Diagnosis = LONG) -> tuple[str, ...]:
+    names = [test.name for test in before.tests]
+    return first(before, mentioned(prompt, names), changed, ALL)
+
+
+def test_of_a_long_suite_what_the_task_means_what_failed_and_what_changed_runs_first() -> None:
+    red = "tests/test_till.py"
+    assert sampled() == (red,)
+    assert sampled("Repair src/cart.py, please.") == ("tests/test_cart.py", red)
+    assert sampled("Why is test_b slow?") == ("tests/test_shop.py", red)
+    assert sampled("See tests/test_e.py::test_x.") == ("tests/test_e.py", red)
+    assert sampled("", "src/d.py") == ("tests/test_d.py", red)
+    assert mentioned("", ["a.py::test_x", "b.py::test_y"], ["test_y"]) == ("b.py::test_y",)
+
+
+def test_a_short_suite_and_one_that_is_meant_as_a_whole_have_no_sample() -> None:
+    assert sampled(before=msgspec.structs.replace(LONG, seconds=20.0)) == ()
+    assert sampled(before=msgspec.structs.replace(LONG, killed="time")) == ()
+    assert sampled(before=msgspec.structs.replace(LONG, tests=LONG.tests[:2])) == (), "none failed"
+    assert sampled(" ".join(test.name for test in LONG.tests)) == ()
 
 
 def near(*changed: str, command: str = "python3 -m pytest -q", known: Diagnosis = KNOWN) -> tuple[str, ...]:

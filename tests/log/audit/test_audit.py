@@ -90,6 +90,7 @@ UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
         e.PhaseStarted,
         e.PhaseEnded,
         e.ChecksChosen,
+        e.BaselineSampled,
         e.AttemptStarted,
         e.SaveRefused,
         e.FinishRefused,

@@ -9,7 +9,7 @@ from cloister.core import diagnosis as d
 from cloister.core import events as e
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.ids import RunId
-from cloister.core.requests import FileChange, Isolation, NewRun, ToolCall, Usage
+from cloister.core.requests import FileChange, ForkedFrom, Isolation, NewRun, ToolCall, Usage
 from cloister.runs.event_text.lines import IDLE, Fragment, Line, Piece, Status
 from cloister.runs.event_text.render import Renderer, words
 
@@ -145,6 +145,21 @@ def test_a_whole_run_reads_from_top_to_bottom() -> None:
         "  next      cloister diff r-0123456789ab",
         "            git switch cloister/fix-1",
     ]
+
+
+def test_a_fork_and_a_warmed_template_each_say_where_the_base_was_checked() -> None:
+    known = e.BaselineTaken((diagnosis(0, 2),), known=True)
+    forked = NewRun("p", "/r", forked_from=ForkedFrom(RunId("r-1"), 7))
+    where = [lines(told(e.RunAdmitted(request, "ann"), known))[2] for request in (NewRun("p", "/r"), forked)]
+    assert where == [
+        "· this commit was checked when its template was warmed",
+        "· this commit was checked in r-1, which this run continues",
+    ]
+
+
+def test_a_sample_of_a_long_suite_is_one_line() -> None:
+    [line] = lines(told(e.BaselineSampled((diagnosis(5, 12),))))
+    assert line == "· of the tests the task is about, 5 failing, 12 passing before any change; the rest runs"
 
 
 def test_a_run_that_was_not_delivered_says_how_to_apply_it() -> None:

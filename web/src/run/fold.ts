@@ -309,6 +309,8 @@ export class Fold {
         return this.note(event, `Not saved: ${oneLine(body.text)}`, "bad", "warn", body.text);
       case "FinishRefused":
         return this.note(event, `Not finished: ${oneLine(body.text)}`, "warn", "cross", body.text);
+      case "BaselineSampled":
+        return this.note(event, `Before any change ${reds(body.diagnoses)} of the tests the task is about fail; the rest runs`, "dim", "dot");
       case "FaultLocalised":
         return this.note(event, `${plural(body.lines, "suspect line")}, found in ${duration(body.seconds)}`, "plain", "plan", body.suspects.map((one) => `${one.path}:${one.line}  ${one.score.toFixed(2)}  ${one.why}`).join("\n"));
       case "CandidatesTried":

@@ -37,6 +37,7 @@ from cloister.core.events import (
     AnyBody,
     AttemptStarted,
     BaseFixed,
+    BaselineSampled,
     BaselineTaken,
     BudgetWarned,
     ChecksChosen,
@@ -294,8 +295,8 @@ class Context:
             self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
             self._started(event.seq, cast("AttemptStarted", body))
-        elif self._begun and kind in (ChecksChosen, BaselineTaken):
-            self._late(event.seq, cast("ChecksChosen | BaselineTaken", body))
+        elif self._begun and kind in (ChecksChosen, BaselineSampled, BaselineTaken):
+            self._late(event.seq, body)
         elif kind is RunAdmitted:
             request = cast("RunAdmitted", body).request
             text, self._pictures = self._with(f"Task:\n{request.prompt}", request.attachments)
@@ -324,20 +325,12 @@ class Context:
             self._hands.add(body.who)
             self._say(seq, BY_HAND.format(who=body.who), unseen=True)
 
-    def _late(self, seq: int, body: ChecksChosen | BaselineTaken) -> None:
+    def _late(self, seq: int, body: AnyBody) -> None:
         """What the base is like, found out while the attempt works."""
         for text in surroundings(body):
-            room = min(_CHECKS_TOKENS, self._window.one)
-            message = UserMessage(bounded(text, room * BYTES_PER_TOKEN))
-            self._put(
-                _Item(
-                    seq,
-                    message_tokens(message),
-                    message,
-                    reference=lambda: f'[elided: the checks on the base; recall it with recall(id="e{seq}")]',
-                    unseen=True,
-                )
-            )
+            message = UserMessage(bounded(text, min(_CHECKS_TOKENS, self._window.one) * BYTES_PER_TOKEN))
+            known = partial(str, f'[elided: the checks on the base; recall it with recall(id="e{seq}")]')
+            self._put(_Item(seq, message_tokens(message), message, reference=known, unseen=True))
 
     def _delegated(self, body: Delegated) -> None:
         """A helper sees nothing of the work before it."""
@@ -557,18 +550,19 @@ def surroundings(body: AnyBody) -> list[str]:
             )
             return [f"{SEVERAL}{places}"]
         case BaseFixed():
-            where = f" on the branch {body.branch}" if body.branch else ""
-            return [f"The repository in /work is{where or ' checked out'}."]
-        case EnvironmentPrepared() if not body.commit and body.problem:
-            return [f"Installing what the repository needs failed, so checks may not run: {body.problem}"]
+            where = f"on the branch {body.branch}" if body.branch else "checked out"
+            return [f"The repository in /work is {where}."]
         case EnvironmentPrepared() if not body.commit:
-            return ["The dependencies of the repository are installed."]
+            failed = f"Installing what the repository needs failed, so checks may not run: {body.problem}"
+            return [failed if body.problem else "The dependencies of the repository are installed."]
         case ChecksChosen():
-            lines = "\n".join(f"- {check}" for check in body.checks)
-            return [f"These checks must be green:\n{lines}" if body.checks else NO_CHECKS]
+            lines = "".join(f"\n- {check}" for check in body.checks)
+            return [f"These checks must be green:{lines}" if body.checks else NO_CHECKS]
+        case BaselineSampled():
+            found = tell(compare(body.diagnoses, body.diagnoses), body.diagnoses)
+            return [f"On the untouched base, of the tests the task is about (the rest still run):\n{found}"]
         case BaselineTaken() if body.diagnoses:
-            compared = body.comparison or compare(body.diagnoses, body.diagnoses)
-            found = tell(compared, body.diagnoses)
+            found = tell(body.comparison or compare(body.diagnoses, body.diagnoses), body.diagnoses)
             return [f"On the untouched base:\n{found}"]
         case _:
             return []

@@ -7,8 +7,8 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Tool, answered_by_the_loop, observe
+from cloister.core import events as e
 from cloister.core.diagnosis import Diagnosis
-from cloister.core.events import BaselineTaken, ChecksRan, Event, ModelReplied, ProofTaken, ToolReturned
 
 PAGE_CHARS = 10_000
 
@@ -21,7 +21,7 @@ class RecallArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     page: Annotated[int, Meta(description="Page number, from 1.")] = 1
 
 
-def recalled(events: Sequence[Event], attempt: int, args: RecallArgs) -> Observation:
+def recalled(events: Sequence[e.Event], attempt: int, args: RecallArgs) -> Observation:
     """One page of the observation `args.id` of this attempt. Pure."""
     text = _text(events, attempt, args.id.strip())
     if text is None:
@@ -36,7 +36,7 @@ def recalled(events: Sequence[Event], attempt: int, args: RecallArgs) -> Observa
     return observe(True, head + (part or "[empty]"))
 
 
-def _text(events: Sequence[Event], attempt: int, name: str) -> str | None:
+def _text(events: Sequence[e.Event], attempt: int, name: str) -> str | None:
     if name == "checks":
         return next((text for event in reversed(events) if (text := _checks(event, attempt))), None)
     digits = name.removeprefix("e")
@@ -44,19 +44,19 @@ def _text(events: Sequence[Event], attempt: int, name: str) -> str | None:
         return None
     event = events[int(digits[:9]) - 1]
     match event.body:
-        case ToolReturned() as body if body.attempt == attempt:
+        case e.ToolReturned() as body if body.attempt == attempt:
             return body.text
-        case ModelReplied() as body if body.attempt == attempt:
+        case e.ModelReplied() as body if body.attempt == attempt:
             return body.text
         case _:
             return _checks(event, attempt)
 
 
-def _checks(event: Event, attempt: int) -> str | None:
+def _checks(event: e.Event, attempt: int) -> str | None:
     match event.body:
-        case BaselineTaken(diagnoses=found):
+        case e.BaselineTaken(diagnoses=found) | e.BaselineSampled(diagnoses=found):
             return "\n".join(_whole(found))
-        case (ChecksRan() | ProofTaken()) as body if body.attempt == attempt:
+        case (e.ChecksRan() | e.ProofTaken()) as body if body.attempt == attempt:
             return "\n".join(_whole(body.diagnoses))
         case _:
             return None

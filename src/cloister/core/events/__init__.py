@@ -79,6 +79,7 @@ from cloister.core.events.run import (
 )
 from cloister.core.events.run import (
     BaseFixed,
+    BaselineSampled,
     BaselineTaken,
     ChangeDelivered,
     ChangeMade,
@@ -137,6 +138,7 @@ AnyBody = (
     | SandboxOpened
     | SandboxClosed
     | ChecksChosen
+    | BaselineSampled
     | BaselineTaken
     | AttemptStarted
     | ToolsOffered

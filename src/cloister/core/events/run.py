@@ -147,6 +147,12 @@ class BaselineTaken(EventBody, frozen=True):
     """Which of the red items are requested and which are unrelated."""
 
 
+class BaselineSampled(EventBody, frozen=True):
+    """Some tests of a long suite on the untouched base, before the rest has run."""
+
+    diagnoses: tuple[Diagnosis, ...]
+
+
 class PromptReceived(EventBody, frozen=True):
     """A person sent a message to the run."""
 

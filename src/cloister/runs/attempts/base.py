@@ -1,20 +1,24 @@
 """The sandbox with the base of a run, opened while the first request is under way, and the baseline in a fork of it."""
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import anyio
 from anyio import TASK_STATUS_IGNORED
 from anyio.abc import TaskStatus
 
 from cloister.agent.evidence.baseline import take_baseline
-from cloister.agent.evidence.run_checks import Shards
+from cloister.agent.evidence.run_checks import Shards, ShowCheck, find_checks, run_part
+from cloister.agent.evidence.worktree import changed_between
 from cloister.core.attempts import NATIVE, wishes
 from cloister.core.computer import Stream
+from cloister.core.diagnosis import Check, Diagnosis
 from cloister.core.errors import Bug, CloisterError, Fenced, HostError, SandboxLost, UserError, sole
 from cloister.core.events import (
+    BaselineSampled,
     CommandOutput,
     FaultLocalised,
     Phase,
@@ -27,12 +31,21 @@ from cloister.core.events import (
 from cloister.core.log import Journal, round_start
 from cloister.core.requests import TierName
 from cloister.core.text import decode
-from cloister.forge import workspace
+from cloister.feedback.affected import LONG_SECONDS, first
+from cloister.feedback.experiments.select import only
+from cloister.feedback.goals import mentioned
+from cloister.forge import read, workspace
 from cloister.harnesses.repair.observe import needed, observed
 from cloister.runs.attempts.context import RunSetup
 from cloister.runs.run_rules import check_allowed
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Sandbox
+
+
+def _only(names: Sequence[str], check: Check) -> str:
+    """The command line for some test files; one that does nothing if the check cannot be restricted."""
+    return only(check, names) or "true"
+
 
 logger = logging.getLogger(__name__)
 
@@ -187,6 +200,32 @@ class BaseSandbox:
         if localised is not None:
             await journal.append(localised)
 
+    async def _sample(self, place: Sandbox, show: ShowCheck) -> None:
+        """Of long suites, first run the tests that the task and what changed since the last set-up are about."""
+        setup, journal = self.setup, self.journal
+        before = [one for one in setup.earlier if one.seconds >= LONG_SECONDS]
+        start = round_start(journal.events)
+        if not before or any(isinstance(event.body, BaselineSampled) for event in journal.events[start:]):
+            return
+        checks = setup.results.checks
+        if checks is None:
+            checks = setup.request.checks or await find_checks(place)
+            await setup.results.choose(checks)
+        files = frozenset(await read.blobs(setup.bare, setup.base))
+        changed = await changed_between(place, self.warmed or "", setup.base) or ()
+        request, found = setup.request, list[Diagnosis]()
+        for number, one in enumerate(one for one in before if one.check in checks):
+            meant = mentioned(request.prompt, [test.name for test in one.tests], request.asked)
+            if names := first(one, meant, changed, files):
+                line = partial(_only, names)
+                try:
+                    async with place.fork() as beside:
+                        found.append(await run_part(beside, one.check, f"sample-{number}", show, line))
+                except (UserError, HostError):
+                    return  # no room for a fork: the whole suite tells
+        if told := tuple(one for one in found if one.tests):
+            await journal.append(BaselineSampled(told))
+
     async def _take(self, place: Sandbox, keep: Sandbox | None) -> None:
         def show(check: str, stream: Stream, data: bytes) -> None:
             self.journal.show(CommandOutput(0, check, stream, decode(data)))
@@ -194,6 +233,7 @@ class BaseSandbox:
         setup = self.setup
         with setup.inside.paid(place.info.id, None, setup.models.for_programs_inside()):
             async with phase(self.journal, "baseline"):
+                await self._sample(place, show)
                 cpus = self.services.quota.cpus
                 shards = Shards(place.fork, setup.earlier)
                 await take_baseline(setup.results, place, show, cpus=cpus, keep=keep, shards=shards)

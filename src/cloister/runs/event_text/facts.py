@@ -200,6 +200,13 @@ def baseline(diagnoses: Sequence[Diagnosis]) -> Line:
     return Line(f"✗ {failing:,} failing{', ' + ok if ok else ''} before any change", "bad")
 
 
+def sampled(diagnoses: Sequence[Diagnosis]) -> Line:
+    """Some tests on the untouched base, in one line."""
+    failing, passed = red(diagnoses), passed_count(diagnoses)
+    text = f"of the tests the task is about, {failing:,} failing, {passed:,} passing before any change"
+    return Line(f"· {text}; the rest runs", "dim")
+
+
 def not_run(diagnoses: Sequence[Diagnosis]) -> list[Line]:
     """Checks that could not run, with the reason."""
     found = (one for one in diagnoses if one.not_run)

@@ -37,6 +37,7 @@ _Beginning = (
     | e.SandboxClosed
     | e.SandboxUsed
     | e.ChecksChosen
+    | e.BaselineSampled
     | e.BaselineTaken
 )
 _Talk = (
@@ -222,6 +223,8 @@ class Renderer:
                 self._checks = frozenset(body.checks)
                 how = "found" if body.found else "given"
                 yield from (Line(f"· check ({how}): {one_line(c, self._width)}", "dim") for c in body.checks)
+            case e.BaselineSampled():
+                yield facts.sampled(body.diagnoses)
             case e.BaselineTaken():
                 yield from self._baseline(body)
             case _:

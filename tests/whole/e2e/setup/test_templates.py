@@ -34,9 +34,11 @@ def test_an_image_is_built_listed_used_and_removed(cloister: Any, tmp_path: Path
     assert said.stdout == "hello\n"
     assert "A sandbox uses the template" in cloister("template", "rm", "tiny", code=2).stderr
     cloister("sandbox", "rm", sandbox["id"])
+    run = ("run", "p", "--repo", str(cloister.ledger()), "--template", "tiny", "--model", cloister.fix)
+    refused = cloister(*run, code=None)
+    assert "The template tiny has no git: install git in its image." in refused.stdout + refused.stderr
     assert "Removed tiny." in cloister("template", "rm", "tiny").stdout
-    ledger = cloister.ledger()
-    late = cloister("run", "p", "--repo", str(ledger), "--template", "tiny", "--model", cloister.fix, code=2)
+    late = cloister(*run, code=2)
     assert "There is no template 'tiny'" in late.stderr
     assert (
         "Give one of" in cloister("template", "build", "x", "--image", "a", "--packages", "b", code=2).stderr
