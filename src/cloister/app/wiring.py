@@ -57,12 +57,13 @@ from cloister.log.api import AuditLog, Backbone, RunRow
 from cloister.log.attachments import Attachments
 from cloister.log.audit.details import fact
 from cloister.log.audit.head import HeadFile
-from cloister.model.local.host import LocalHost, open_local_host
+from cloister.model.local.host import open_local_host
+from cloister.model.names import Access
 from cloister.model.roles import open_models, open_no_models, skipped
-from cloister.policy.api import Policy
 from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
+from cloister.runs.environments.by_hand import ModelsByHand
 from cloister.runs.environments.layers import Prepared, prepared, set_up_repository
 from cloister.runs.environments.trial import Tried, try_tool
 from cloister.runs.services import RunServices
@@ -136,15 +137,15 @@ async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
     return events
 
 
-def _doorway(settings: Settings, policy: Policy, log: AuditLog) -> tuple[Doorway, Outfit]:
+def _doorway(settings: Settings, log: AuditLog, models: ModelsByHand) -> tuple[Doorway, Outfit]:
     """The factory of proxies, and the setup of sandboxes made by hand: the same rules, recorded in the audit."""
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
     )
 
-    no_models = endpoint.hosts(lambda _: None)
-    return doorway, doorway.outfit(policy, _audited(settings, log), inside=no_models)
+    inside = endpoint.hosts(models.asked)
+    return doorway, doorway.outfit(host_policy(settings), _audited(settings, log), inside=inside)
 
 
 def _audited(settings: Settings, log: AuditLog) -> Record:
@@ -372,18 +373,24 @@ def _signing_key(settings: Settings) -> Path | None:
     return key
 
 
+@asynccontextmanager
+async def _reached(settings: Settings) -> AsyncGenerator[Access]:
+    """Keys and addresses of models, and those of this machine, which run while the block lasts."""
+    async with open_local_host(model_shelf(settings)) as local:
+        yield replace(model_access(settings), local=local)
+
+
 def _services(  # noqa: PLR0913  (each is one part of the machine)
     settings: Settings,
     host: Host,
     warming: Warming,
     doorway: Doorway,
     storage: Storage,
-    ledger: BudgetLedger,
-    local: LocalHost,
+    access: Access,
     look: Look,
 ) -> RunServices:
     """The services that driving a run needs."""
-    access = replace(model_access(settings), local=local)
+    budgets = settings.file.budgets
     return RunServices(
         data_dir=settings.data_dir,
         repositories=storage.repositories,
@@ -406,9 +413,9 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         ask_seconds=settings.file.ask_seconds,
         doorway=doorway,
         log=lambda run: whole_log(storage.backbone, run),
-        budgets=settings.file.budgets,
+        budgets=budgets,
         # Without a limit above the run no call waits for the ledger.
-        ledger=ledger if settings.file.budgets.outer else NoLedger(),
+        ledger=BudgetLedger(storage.backbone, budgets, storage.owner) if budgets.outer else NoLedger(),
         patience=settings.file.stuck,
         shortage=look,
         left_out=lambda new: skipped(access, "code", job_of(new)) if calls_models(access, new) else {},
@@ -507,20 +514,20 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await host.sweep()
         templates = Templates(settings.data_dir / "templates", settings.path)
         await templates.sweep()
-        (doorway, outfit), quota = _doorway(settings, host_policy(settings), backbone), settings.file.quota
+        access = await stack.enter_async_context(_reached(settings))
+        models = ModelsByHand(access, settings.file.budgets, host_policy(settings), backbone.note)
+        (doorway, outfit), quota = _doorway(settings, backbone, models), settings.file.quota
         warming = Warming(_workshop(settings, templates, Through(host, outfit), doorway))
         pooled = settings.file.pool if role == "server" else ()
         for wish in pooled:
             host.check_tier(wish.tier)
         pool = await stack.enter_async_context(open_pool(host, pooled, quota, templates.version))
-        sandboxes = await stack.enter_async_context(open_sandboxes(Through(pool, outfit), None))
+        sandboxes = await stack.enter_async_context(open_sandboxes(Through(pool, outfit), None, models))
         commands = await stack.enter_async_context(
             open_commands(settings.data_dir / "commands", owner, owners.lives)
         )
-        ledger = BudgetLedger(backbone, settings.file.budgets, storage.owner)
-        local = await stack.enter_async_context(open_local_host(model_shelf(settings)))
         look = _look(storage, host, pool)
-        services = _services(settings, pool, warming, doorway, storage, ledger, local, look)
+        services = _services(settings, pool, warming, doorway, storage, access, look)
         supervisor = _supervisor(settings, storage, services, look, role)
         await stack.enter_async_context(open_supervisor(supervisor))
         hooks = None

@@ -68,8 +68,14 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         tier: str = "auto",
         task_id: str | None = None,
+        quota: Mapping[str, float] | None = None,
+        model: Mapping[str, Any] | None = None,
     ) -> AsyncSandbox:
-        """Open a sandbox. A template `snapshot:NAME` starts from a snapshot."""
+        """Open a sandbox. A template `snapshot:NAME` starts from a snapshot.
+
+        `quota` names what differs from the usual one, such as `{"memory_bytes": 2**30}`. With `model`, such as
+        `{"tokens": 100_000}`, programs inside may ask a model at `http://model.cloister`, so many tokens together.
+        """
         from cloister.app.verbs.records import NewSandbox
 
         wish = _record(
@@ -80,6 +86,8 @@ class AsyncClient:
             metadata=dict(metadata or {}),
             tier=tier,
             task_id=task_id,
+            quota=None if quota is None else dict(quota),
+            model=None if model is None else dict(model),
         )
         info, _ = await self.verbs.sandboxes.create(wish)
         return AsyncSandbox(self, info)

@@ -118,7 +118,7 @@ class Client:
         self.asynchronous = AsyncClient(server, token, data_dir=data_dir, ca=ca)
 
     def create(self, template: str = "default", **wishes: Any) -> Sandbox:
-        """Open a sandbox: `ttl_seconds`, `env`, `metadata`, `tier` and `task_id` are as in `AsyncClient.create`."""
+        """Open a sandbox; its arguments are those of `AsyncClient.create`."""
         return Sandbox(wait(partial(self.asynchronous.create, template, **wishes)))
 
     def sandboxes(self, metadata: Mapping[str, str] | None = None) -> list[Sandbox]:

@@ -66,6 +66,17 @@ class BudgetWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class ModelWish(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A model for the programs in a sandbox, which ask it at `http://model.cloister`."""
+
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000_000)]
+    """Input and output together: no call is made beyond them."""
+    dollars: Annotated[float, msgspec.Meta(gt=0, le=1_000_000_000)] | None = None
+    """US dollars, by known prices; None sets no limit."""
+    name: str | None = None
+    """None is the configured model."""
+
+
 class Patience(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """After how many turns without progress an attempt counts as stuck; 0: never."""
 

@@ -1,12 +1,14 @@
-"""The log of one run for its owner, and as one attempt sees it: read, append, wait."""
+"""The log of one run for its owner, and as one attempt sees it: read, append, wait. One in memory for what is no run."""
 
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
 
-from cloister.core.errors import CloisterError, UserError
+from cloister.core.errors import Bug, CloisterError, UserError
 from cloister.core.events import AnyBody, Delta, Event, RunFinished
+from cloister.core.ids import RunId
 from cloister.core.log import Index, Journal, Sight
 from cloister.log.api import Backbone, Fence
 
@@ -165,3 +167,38 @@ class AttemptJournal:
 
     async def changed(self, after: int) -> None:
         await self._journal.changed(after)
+
+
+class MemoryJournal:
+    """A `Journal` of something that is no run: its events live in memory, and `enter` receives each."""
+
+    def __init__(self, run: RunId, enter: Callable[[AnyBody], Awaitable[None]]) -> None:
+        self._run = run
+        self._enter = enter
+        self._events: list[Event] = []
+        self._index = Index()
+
+    @property
+    def events(self) -> Sequence[Event]:
+        return self._events
+
+    @property
+    def index(self) -> Index:
+        return self._index
+
+    async def append(self, *bodies: AnyBody) -> None:
+        for body in bodies:
+            await self._enter(body)
+            self._events.append(Event(self._run, len(self._events) + 1, time.time(), body))
+            self._index.feed(self._events[-1:])
+
+    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
+        del last, bodies
+        raise Bug("It has one owner, who uses `append`.")
+
+    def show(self, delta: Delta) -> None:
+        del delta
+
+    async def changed(self, after: int) -> None:
+        del after
+        await anyio.sleep_forever()

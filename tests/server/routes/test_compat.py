@@ -274,6 +274,12 @@ async def test_the_address_of_a_modbox_sandbox_is_a_secret_for_that_sandbox_only
     assert (await stranger.post(f"{guessed}/execute", json={"code": "1"})).status_code == 401
     joined_badly = addresses[0].replace("/compat/modbox/box/", "//compat/modbox//box/")
     assert (await stranger.post(f"{joined_badly}/execute", json={"code": "1"})).status_code == 401
+    for misspelled in ("/compat/modbox/Box/", "/compat/modbox/", "/", "/compat/modbox/box/../"):
+        address = addresses[0].replace("/compat/modbox/box/", misspelled)
+        assert (
+            await stranger.post(f"{address}/execute", json={"code": "1"}, headers=bearer)
+        ).status_code in (404, 405)
+        assert (await stranger.post(f"{address}/execute", json={"code": "1"})).status_code == 401
     one, other = [info.id for info in served.app.sandboxes.list()]
     for method, at, headers in (
         ("GET", f"/v1/sandboxes/{other}", {"Authorization": f"Bearer {secret}"}),

@@ -41,6 +41,7 @@ from cloister.core.errors import HostError, UserError
 from cloister.core.ids import is_id
 from cloister.core.requests import NewRun, check_new_run
 from cloister.core.text import bounded, decode
+from cloister.egress.model_endpoint import serve as endpoint
 from cloister.environment.detect import detect
 from cloister.log.audit.details import TEXT_CHARS
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
@@ -145,15 +146,15 @@ class LocalSandboxes(_InSandboxes):
             tier=wish.tier,
             quota=wish.quota or self._settings.file.quota,
             ttl_seconds=wish.ttl_seconds,
-            env=wish.env,
+            env=wish.env if wish.model is None else endpoint.ENV | wish.env,
         )
+        beside = None if wish.model is None else app.sandboxes.models.giving(wish.model, self.caller.name)
         if not spec.template.startswith(SNAPSHOT_PREFIX):
             await app.workshop.prepare(spec.template, report)
-        info, made = await app.sandboxes.create(spec, wish.task_id, wish.metadata)
+        info, made = await app.sandboxes.create(spec, wish.task_id, wish.metadata, beside)
         if made:
-            await self._note(
-                "SandboxCreated", sandbox=info.id, template=info.template, tier=info.isolation.tier
-            )
+            about = {"template": info.template, "tier": info.isolation.tier, "model": wish.model}
+            await self._note("SandboxCreated", sandbox=info.id, **about)
         return info, made
 
     def _unaliased(self, app: App, template: str) -> str:

@@ -9,7 +9,7 @@ from cloister.core import limits
 from cloister.core.computer import WORK_DIR, Killed, Stream, User
 from cloister.core.events import Effect
 from cloister.core.ids import CommandId, RunId, SandboxId
-from cloister.core.requests import Budget, BudgetWish, NewRun, Quota, Role, Tier
+from cloister.core.requests import Budget, BudgetWish, ModelWish, NewRun, Quota, Role, Tier
 
 SECONDS_MAX = 3_600.0
 """Longest command that a request waits for."""
@@ -132,6 +132,8 @@ class NewSandbox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Chosen by the caller: the same one gives the same sandbox while it lives."""
     metadata: Metadata = {}
     """What the caller writes on it, to find it again."""
+    model: ModelWish | None = None
+    """None: programs inside have no model. A fork has none either."""
 
 
 class SandboxChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,7 +5,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -19,11 +19,13 @@ from cloister.app.workbench.contexts import Contexts
 from cloister.core import limits
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.ids import SandboxId
+from cloister.runs.environments.by_hand import ModelsByHand
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
 
 logger = logging.getLogger(__name__)
 
 Opener = Callable[[], AbstractAsyncContextManager[Sandbox]]
+Beside = Callable[[SandboxId], AbstractAsyncContextManager[None]]
 
 
 @dataclass(slots=True)
@@ -78,8 +80,9 @@ class _Live:
 class Sandboxes:
     """The sandboxes of this process that people made by hand, each with a time to live."""
 
-    def __init__(self, host: Host, door: Door | None, tasks: TaskGroup) -> None:
+    def __init__(self, host: Host, door: Door | None, tasks: TaskGroup, models: ModelsByHand) -> None:
         self._host = host
+        self.models = models
         self._door = door
         self._tasks = tasks
         self._live: dict[SandboxId, _Live] = {}
@@ -89,15 +92,19 @@ class Sandboxes:
         self.contexts = Contexts(tasks)
 
     async def create(
-        self, spec: SandboxSpec, task_id: str | None = None, metadata: Mapping[str, str] | None = None
+        self,
+        spec: SandboxSpec,
+        task_id: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        beside: Beside | None = None,
     ) -> tuple[SandboxInfo, bool]:
-        """Open a sandbox; the flag says whether it is new.
+        """Open a sandbox; the flag says whether it is new. `beside` is open while it lives.
 
         The same `task_id` returns the same sandbox while it lives. Raises `UserError` (`task_id_taken`) for another spec.
         """
         _check_ttl(spec.ttl_seconds)
         opener = partial(self._host.open, spec, self._door)
-        made = partial(self._hold, opener, task_id, dict(metadata or {}))
+        made = partial(self._hold, opener, task_id, dict(metadata or {}), beside)
         if task_id is None:
             return await self._tasks.start(made), True
         async with self._creating:
@@ -269,12 +276,13 @@ class Sandboxes:
         opener: Opener,
         task_id: str | None,
         metadata: dict[str, str],
+        beside: Beside | None = None,
         *,
         task_status: TaskStatus[SandboxInfo],
     ) -> None:
         live: _Live | None = None
         try:
-            async with opener() as sandbox:
+            async with opener() as sandbox, beside(sandbox.info.id) if beside else nullcontext():
                 live = _Live(sandbox, task_id, metadata)
                 self._live[sandbox.info.id] = live
                 try:
@@ -323,10 +331,10 @@ async def _until_over(live: _Live) -> None:
 
 
 @asynccontextmanager
-async def open_sandboxes(host: Host, door: Door | None) -> AsyncGenerator[Sandboxes]:
+async def open_sandboxes(host: Host, door: Door | None, models: ModelsByHand) -> AsyncGenerator[Sandboxes]:
     """The registry; leaving the block destroys every sandbox in it."""
     async with anyio.create_task_group() as tasks:
         try:
-            yield Sandboxes(host, door, tasks)
+            yield Sandboxes(host, door, tasks, models)
         finally:
             tasks.cancel_scope.cancel()

@@ -188,7 +188,11 @@ class Endpoint:
     def _of(self, sandbox: SandboxId) -> InsideModel:
         model = self._model(sandbox)
         if model is None:
-            raise _No(503, "no_model", "This sandbox belongs to no run that has a model.")
+            raise _No(
+                503,
+                "no_model",
+                "This sandbox has no model: it belongs to no run that has one, and was made without.",
+            )
         return model
 
     def _described(self, sandbox: SandboxId, path: str) -> dict[str, object] | None:

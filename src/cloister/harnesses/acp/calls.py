@@ -2,7 +2,6 @@
 
 import shlex
 from dataclasses import dataclass, field
-from typing import Any
 
 from cloister.agent.tools.bash import BASH
 from cloister.agent.tools.files import EDIT, READ, WRITE
@@ -15,6 +14,10 @@ OWN = "harness"
 """What rules call a tool of a harness that is neither a command nor a file: `tool:harness:TITLE`."""
 _TARGET_CHARS = 20_000
 _PATHS = 40
+_PENDING_CHARS = 20_000
+"""What is kept of the text of a call that has not ended."""
+_UNTOLD_CHARS = 1_000
+"""The same, before it is known what the call does: nothing limits how many of these a program announces."""
 _ID_CHARS = 80
 _PATH_KEYS = ("file_path", "filePath", "filepath", "path", "abs_path", "notebook_path")
 _CHANGING = frozenset({"edit", "delete", "move"})
@@ -28,8 +31,12 @@ class Seen:
     title: str = ""
     kind: str = "other"
     status: str = "pending"
-    input: dict[str, Any] = field(default_factory=dict[str, Any])
+    line: str = ""
+    """The command line in its input."""
+    has_input: bool = False
     paths: list[str] = field(default_factory=list[str])
+    named: tuple[str, ...] = ()
+    """The paths in its input."""
     text: str = ""
     """Its result."""
     call: ToolCall | None = None
@@ -46,16 +53,24 @@ class Seen:
         self.title = one_line(whole(update.title), 400) if update.title else self.title
         self.kind = update.kind or self.kind
         self.status = update.status or self.status
-        self.input = known(update.raw_input) or self.input
+        if given := known(update.raw_input):
+            # Not the input itself: as objects it may take twenty times its size.
+            self.has_input, self.line = True, _line(given.get("command") or given.get("cmd"))
+            self.named = tuple(
+                bounded(value, _TARGET_CHARS)
+                for key in _PATH_KEYS
+                if isinstance(value := given.get(key), str)
+            )
         found = [one.path for one in update.locations or ()]
         found += [one.path for one in contents(update) if one.type == "diff"]
         self.paths = list(dict.fromkeys((*self.paths, *found)))[:_PATHS]
-        self.text = result_text(update) or self.text
+        most = None if self.is_over else _PENDING_CHARS if self.is_told else _UNTOLD_CHARS
+        self.text = (result_text(update) or self.text)[:most]
 
     @property
     def is_told(self) -> bool:
         """True if it is known what the call does. Many programs announce a call before they say that."""
-        return bool(self.input or (self.paths and self.kind != "execute")) or self.is_over
+        return bool(self.has_input or (self.paths and self.kind != "execute")) or self.is_over
 
     @property
     def is_over(self) -> bool:
@@ -67,25 +82,14 @@ class Seen:
 
     def actions(self) -> tuple[tuple[str, str], ...]:
         """What the policy is asked: pairs of a tool's rule name and its target."""
-        if self.kind == "execute":
-            return ((BASH.name, self._command()),)
-        paths = list(dict.fromkeys(map(_inside, (*self.paths, *self._named()))))
+        if self.kind == "execute" or (self.kind == "other" and self.line):
+            return ((BASH.name, self.line or self.title),)
+        paths = list(dict.fromkeys(map(_inside, (*self.paths, *self.named))))
         if self.kind in _CHANGING and paths:
             return tuple((name, path) for path in paths for name in (EDIT.name, WRITE.name))
         if self.kind == "read" and paths:
             return tuple((READ.name, path) for path in paths)
         return ((OWN, self.title or self.kind),)
-
-    def _command(self) -> str:
-        line: object = self.input.get("command") or self.input.get("cmd")
-        if isinstance(line, list):
-            line = shlex.join(map(str, line))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-        return _text(line) if isinstance(line, str) and line else self.title
-
-    def _named(self) -> list[str]:
-        """The paths that the input names."""
-        found = [value for key in _PATH_KEYS if isinstance(value := self.input.get(key), str)]
-        return found[:_PATHS]
 
     def recorded(self, step: int) -> ToolCall:
         """The call as the log has it."""
@@ -93,6 +97,13 @@ class Seen:
         key = "command" if name == BASH.name else "path" if name in (READ.name, EDIT.name) else "title"
         arguments: dict[str, object] = {key: target} if key == "title" else {key: target, "title": self.title}
         return ToolCall(f"{step}-{one_line(self.id, _ID_CHARS)}", name, arguments)
+
+
+def _line(given: object) -> str:
+    """A command, which is a text or words."""
+    if isinstance(given, list):
+        given = shlex.join(map(str, given))  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return _text(given) if isinstance(given, str) else ""
 
 
 def _inside(path: str) -> str:

@@ -6,21 +6,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import anyio
 import msgspec
 
 from cloister.agent.tools.api import AnyTool, Arguments, Observation
 from cloister.agent.tools.schema import arguments_problem
 from cloister.agent.tools.toolset import ToolPlace, ToolSet, open_tools
 from cloister.core.computer import Computer, Stream
-from cloister.core.errors import Bug, UserError, sole
-from cloister.core.events import AnyBody, Delta, Event, ToolsOffered
+from cloister.core.errors import UserError, sole
+from cloister.core.events import AnyBody, ToolsOffered
 from cloister.core.ids import RunId, SandboxId
-from cloister.core.log import Index
 from cloister.core.requests import NewRun
 from cloister.core.text import one_line
 from cloister.egress.rules import DoorEvent, Record
 from cloister.forge import workspace
+from cloister.log.journal import MemoryJournal
 from cloister.policy.api import Decision, Policy, ToolAction
 from cloister.policy.decide import Decider
 from cloister.runs.environments.layers import Outlet, prepared
@@ -105,7 +104,12 @@ def _checked(tool: AnyTool, arguments: Arguments) -> object:
 async def _opened(
     services: RunServices, record: Record, request: NewRun, report: Report
 ) -> AsyncGenerator[tuple[ToolSet, Policy, Computer, Sequence[str]]]:
-    journal = _Unrecorded(record)
+    async def enter(body: AnyBody) -> None:
+        # Connections are recorded where those of sandboxes made by hand are.
+        if isinstance(body, DoorEvent):
+            await record(SandboxId(body.sandbox), body)
+
+    journal = MemoryJournal(_RUN, enter)
     if request.repo:
         async with (
             prepared(services, record, request, report) as (made, base, governed, outlet, bare),
@@ -115,7 +119,7 @@ async def _opened(
             await workspace.sync(inside.sandbox, bare, made.template.about.commit, base.commit)
             place = ToolPlace(0, journal, inside.sandbox, request, bare, base.commit, governed.policy)
             async with open_tools(services.tools, place) as tools:
-                yield tools, governed.policy, inside.sandbox, journal.problems
+                yield tools, governed.policy, inside.sandbox, _problems(journal)
         return
     policy = services.policy
     template = await services.warming.workshop.prepare(request.template, report)
@@ -124,45 +128,10 @@ async def _opened(
         inside.shut()
         place = ToolPlace(0, journal, inside.sandbox, request, Path(), "", policy)
         async with open_tools(services.tools, place) as tools:
-            yield tools, policy, inside.sandbox, journal.problems
+            yield tools, policy, inside.sandbox, _problems(journal)
 
 
-class _Unrecorded:
-    """A `Journal` in memory. Connections are recorded where those of sandboxes made by hand are."""
-
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._events: list[Event] = []
-        self._index = Index()
-
-    @property
-    def events(self) -> Sequence[Event]:
-        return self._events
-
-    @property
-    def index(self) -> Index:
-        return self._index
-
-    @property
-    def problems(self) -> Sequence[str]:
-        """What could not be used."""
-        offered = self._index.last(ToolsOffered)
-        return offered.problems if offered else ()
-
-    async def append(self, *bodies: AnyBody) -> None:
-        for body in bodies:
-            if isinstance(body, DoorEvent):
-                await self._record(SandboxId(body.sandbox), body)
-            self._events.append(Event(_RUN, len(self._events) + 1, time.time(), body))
-            self._index.feed(self._events[-1:])
-
-    async def append_at(self, last: int, *bodies: AnyBody) -> bool:
-        del last, bodies
-        raise Bug("A trial has no owner who appends.")
-
-    def show(self, delta: Delta) -> None:
-        del delta
-
-    async def changed(self, after: int) -> None:
-        del after
-        await anyio.sleep_forever()
+def _problems(journal: MemoryJournal) -> Sequence[str]:
+    """What could not be used."""
+    offered = journal.index.last(ToolsOffered)
+    return offered.problems if offered else ()

@@ -16,6 +16,7 @@ BOX = MODBOX + "/box/"
 
 _SECRET = re.compile(r"^/+compat/+modbox/+box/+[^/]+")
 """Routes take several slashes for one, so a client that joins addresses badly must not put the secret into a log."""
+_LIKE_SECRET = re.compile(r"(?i)[0-9a-f]{64}")
 
 _INSIDE = ("/files", "/health", "/execute", "/contexts", "/process.Process/", "/filesystem.Filesystem/")
 _RPC = ("/process.Process/", "/filesystem.Filesystem/")
@@ -53,8 +54,9 @@ def token_of(path: str, headers: Headers) -> bytes:
 
 
 def without_secret(path: str) -> str:
-    """The path as logs may have it."""
-    return _SECRET.sub(f"{BOX}…", path)
+    """The path as logs may have it. Outside of our own API, which names files by their hash, nothing looks like a secret."""
+    shown = _SECRET.sub(f"{BOX}…", path)
+    return shown if path.startswith("/v1/") else _LIKE_SECRET.sub("…", shown)
 
 
 def user_of(authorization: str | None) -> str:

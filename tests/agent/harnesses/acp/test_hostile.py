@@ -1,13 +1,14 @@
 """Programs that are no good harness: each ends its attempt with one sentence, within the budget, and nothing of ours breaks."""
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
 from tests.agent.loop_bench import LoopBench, open_bench
 
 from cloister.core.errors import UserError
-from cloister.core.events import AttemptEnded, ModelReplied
+from cloister.core.events import ActionDecided, AttemptEnded, ModelReplied
 from cloister.core.requests import Budget
 from cloister.harnesses import choose_harness
 
@@ -86,6 +87,51 @@ for n in range(1_000_000):
     assert len(bench.of(ModelReplied)) == 25
 
 
+async def test_calls_that_never_say_what_they_do_take_little_memory(tmp_path: Path) -> None:
+    announces = """
+n = opened()
+text = {"type": "content", "content": {"type": "text", "text": "x" * 100_000}}
+for number in range(400):
+    update(sessionUpdate="tool_call", toolCallId=f"c{number}", title="look", content=[text])
+send(id=n, error={"code": 1, "message": "enough"})
+send(id=read()["id"], error={"code": 1, "message": "enough"})
+send(id=read()["id"], error={"code": 1, "message": "enough"})
+"""
+    tracemalloc.start()
+    try:
+        end, _ = await ended(tmp_path, announces)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert "enough" in end.reason
+    assert peak < 24_000_000, "of 40 MB that were sent"
+
+
+async def test_files_and_commands_of_the_host_are_not_for_the_program(tmp_path: Path) -> None:
+    secret, made = tmp_path / "secret", tmp_path / "made"
+    secret.write_text("not for programs inside")
+    asks = f"""
+n = opened()
+told = []
+for method, params in (
+    ("fs/read_text_file", {{"path": {str(secret)!r}}}),
+    ("fs/write_text_file", {{"path": {str(made)!r}, "content": "x"}}),
+    ("terminal/create", {{"command": "touch", "args": [{str(made)!r}]}}),
+    ("terminal/output", {{"terminalId": "1"}}),
+    ("no/such", {{}}),
+):
+    send(id=method, method=method, params={{"sessionId": "s", **params}})
+    told.append(read())
+codes = sorted({{str(one.get("error", {{}}).get("code")) + str(one.get("result")) for one in told}})
+while True:
+    send(id=n, error={{"code": 1, "message": f"{{len(told)}} answers: {{codes}}"}})
+    n = read()["id"]
+"""
+    end, _ = await ended(tmp_path, asks)
+    assert "5 answers: ['-32601None']" in end.reason
+    assert not made.exists()
+
+
 async def test_a_call_that_runs_without_asking_is_judged_by_the_rules_afterwards(tmp_path: Path) -> None:
     strays = """
 n = opened()
@@ -98,6 +144,20 @@ print(read()["params"]["prompt"][0]["text"], file=sys.stderr)
     end, _ = await ended(tmp_path, strays)
     assert "Not allowed here, so find another way: - edit: .git/config: deny tool:edit:.git/**" in end.reason
     assert "the harness did not ask" in end.reason
+
+
+async def test_a_command_is_one_for_the_rules_whatever_kind_the_program_calls_it(tmp_path: Path) -> None:
+    named = """
+n = opened()
+for number, given in enumerate(({"command": "git push"}, {"cmd": ["git", "push"]}, {"id": 1})):
+    update(sessionUpdate="tool_call", toolCallId=f"c{number}", title="A look", kind="other", rawInput=given, status="completed")
+send(id=n, error={"code": 1, "message": "enough"})
+send(id=read()["id"], error={"code": 1, "message": "enough"})
+send(id=read()["id"], error={"code": 1, "message": "enough"})
+"""
+    _, bench = await ended(tmp_path, named)
+    decided = [body.action for body in bench.of(ActionDecided) if isinstance(body, ActionDecided)]
+    assert decided == ["bash: git push", "bash: git push", "harness: A look"]
 
 
 @pytest.mark.parametrize("name", ["acp:", "acp: ", "acp:'", "acp:a\0b", "open", f"acp:{'x' * 3_000}"])

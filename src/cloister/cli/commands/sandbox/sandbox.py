@@ -37,6 +37,14 @@ def create(  # noqa: PLR0913  one parameter per option
         str | None, typer.Option("--task-id", help="A name of yours: the same name returns the same sandbox.")
     ] = None,
     metadata: Pairs = None,
+    model_tokens: Annotated[
+        int | None,
+        typer.Option("--model-tokens", help="Let programs inside ask a model: this many tokens together."),
+    ] = None,
+    model_dollars: Annotated[
+        float | None, typer.Option("--model-dollars", help="The same limit in US dollars.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Which model. Default: the settings'.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Open a sandbox and print its id. Starts a background server if none is running."""
@@ -48,6 +56,12 @@ def create(  # noqa: PLR0913  one parameter per option
 
         wish: dict[str, object] = {"template": template, "tier": tier, "ttl_seconds": ttl, "task_id": task_id}
         wish["metadata"] = change.pairs(metadata)
+        if model_tokens is not None:
+            wish["model"] = {"tokens": model_tokens, "dollars": model_dollars, "name": model}
+        elif model_dollars is not None or model is not None:
+            raise UserError(
+                "bad_usage", "Give --model-tokens: how many tokens its programs may use together."
+            )
         try:
             return (await verbs.sandboxes.create(msgspec.convert(wish, NewSandbox)))[0]
         except msgspec.ValidationError as error:
