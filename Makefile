@@ -6,12 +6,13 @@ PYTEST := .venv/bin/pytest --numprocesses $(WORKERS) --dist loadfile --no-loadsc
 # Tests start the command hundreds of times: its modules are compiled once.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long check fix web bench lock clean
+.PHONY: help demo test test-long test-forges check fix web bench lock clean
 
 help:
 	@echo "make demo       watch a run fix a real bug in a sandbox (Debian, root)"
 	@echo "make test       all checks and all tests"
 	@echo "make test-long  property tests that search, fuzzing and chaos at full length"
+	@echo "make test-forges the tests of pull requests, against the forges' published descriptions"
 	@echo "make check      format, lint, types, import direction, plain words"
 	@echo "make fix        format, and fix what the linter can fix"
 	@echo "make web        build the pages that the server shows in a browser"
@@ -48,6 +49,10 @@ test: .venv/dev.done check
 
 test-long: .venv/dev.done
 	$(PYTEST) --long -m "hypothesis or long"
+
+test-forges: .venv/dev.done
+	@scripts/forge-descriptions .demo/forges
+	CLOISTER_FORGE_DESCRIPTIONS=$(CURDIR)/.demo/forges $(PYTEST) tests/forge/pulls
 
 bench: .venv/dev.done
 	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py bench/stream.py bench/parts/local_model.py; do $(PY) $$bench; done

@@ -17,7 +17,7 @@ FILE = ".cloister/config.toml"
     [
         ("chekcs = []", "unknown key `chekcs`: did you mean `checks`?"),
         ("package = []", "did you mean `packages`?"),
-        ("zzz = 1", "the keys are setup, checks, packages, services, env, template, keep, mcp, lfs"),
+        ("zzz = 1", "the keys are setup, checks, packages, services, env, template, keep, mcp, lfs, pages"),
         ("setup = 3", "`setup` in .cloister/config.toml must be a list of commands"),
         ('checks = [{comand = "x"}]', "`checks` in .cloister/config.toml must be a list"),
         ('packages = ["a b"]', "`a b` is no name of a Debian package"),

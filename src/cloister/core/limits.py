@@ -34,6 +34,9 @@ CHECKS = 8
 REPOSITORIES = 8
 """Repositories of one run."""
 
+PAGES = 6
+"""Pages of which a run takes pictures by itself."""
+
 ASKED = 100
 """Tests that one request may name."""
 

@@ -25,6 +25,7 @@ from cloister.core.events import (
     Inherited,
     ModelReplied,
     NoteProposed,
+    PagesPictured,
     PromptReceived,
     ProofTaken,
     RunAdmitted,
@@ -69,12 +70,13 @@ def attachments_of(events: Sequence[Event]) -> tuple[Attachment, ...]:
 
 
 def pictures_of(events: Sequence[Event], attempt: int | None = None) -> dict[str, tuple[Attachment, ...]]:
-    """The pictures that the tools of one attempt, or of all, took: by name, in their order."""
+    """The pictures that were taken for one attempt, or for all: by name, in their order."""
     found: dict[str, tuple[Attachment, ...]] = {}
     for event in events:
         body = event.body.body if isinstance(event.body, Inherited) else event.body
-        if isinstance(body, ToolReturned) and attempt in (None, body.attempt):
-            for one in body.pictures:
+        if isinstance(body, ToolReturned | PagesPictured) and attempt in (None, body.attempt):
+            taken = body.pictures if isinstance(body, ToolReturned) else (*body.before, *body.after)
+            for one in taken:
                 found[one.name] = (*found.get(one.name, ()), one)
     return found
 

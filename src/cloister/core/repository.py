@@ -4,9 +4,10 @@ import difflib
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from cloister.core import limits
 from cloister.core.diagnosis import CheckKind
@@ -49,6 +50,16 @@ class OwnService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: dict[str, str] = {}
 
 
+class OwnPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One entry of `pages`; a plain string is an address or a file."""
+
+    page: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    serve: Annotated[str, Meta(max_length=2_000)] = ""
+    """The command of a server that shows the page; empty for a file, or if it is shown elsewhere."""
+    width: Annotated[int, Meta(ge=200, le=2_000)] = 1_280
+    height: Annotated[int, Meta(ge=200, le=3_000)] = 800
+
+
 class RepositorySettings(msgspec.Struct, frozen=True):
     """The settings of a repository. What is None or empty is detected."""
 
@@ -65,6 +76,8 @@ class RepositorySettings(msgspec.Struct, frozen=True):
     """Patterns of ignored files that save points keep."""
     lfs: tuple[str, ...] = ()
     """Patterns of the files whose content is fetched from LFS; the others stay pointers."""
+    pages: tuple[OwnPage, ...] = ()
+    """Pages of which a run takes pictures, before and after its change."""
     mcp: dict[str, McpServer] = {}
     """MCP servers that run in the sandbox, or at an address that the rules allow."""
     files: dict[str, str] = {}
@@ -87,6 +100,7 @@ class _Written(msgspec.Struct, frozen=True):
     template: str | None = None
     keep: list[str] = []
     lfs: bool | list[str] = False
+    pages: list[str | OwnPage] = []
     mcp: dict[str, McpServer] = {}
 
 
@@ -100,6 +114,7 @@ _FORMS = {
     "keep": 'a list of patterns of ignored files, such as [".env.test", "build/cache/**"]',
     "mcp": 'tables, such as {docs = {command = ["docs-server"]}}',
     "lfs": 'true, or a list of patterns, such as ["assets/**"]',
+    "pages": 'a list of pages or tables, such as ["index.html", {page = "http://localhost:8000/", serve = "make serve"}]',
 }
 
 
@@ -195,6 +210,7 @@ def _settings(written: _Written, files: dict[str, str], problems: list[str]) -> 
         template=template,
         keep=tuple([one for one in _patterns(written.keep) if _inside(one)]),
         lfs=_patterns(written.lfs),
+        pages=_pages(written.pages),
         mcp=written.mcp,
         files=files,
         problems=tuple((*problems, *(one_line(one, 100) for one in bad))[:_ENTRIES]),
@@ -226,6 +242,11 @@ def _setup(value: str | list[str] | None) -> tuple[str, ...] | Literal["off"] | 
     if kept == ("off",):
         return "off"
     return None if kept == ("auto",) else kept or None
+
+
+def _pages(value: list[str | OwnPage]) -> tuple[OwnPage, ...]:
+    found = [OwnPage(one.strip()[:2_000]) if isinstance(one, str) else one for one in value]
+    return tuple([one for one in found if one.page][: limits.PAGES])
 
 
 def _checks(value: list[str | OwnCheck]) -> tuple[OwnCheck, ...]:

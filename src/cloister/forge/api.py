@@ -21,6 +21,14 @@ class Base(msgspec.Struct, frozen=True):
     """Of several repositories, which `commit` holds together: each one."""
 
 
+class PagePictures(msgspec.Struct, frozen=True):
+    """A page before and after a change, as PNG; empty where there is no picture."""
+
+    name: str
+    before: bytes
+    after: bytes
+
+
 class Proposal(msgspec.Struct, frozen=True):
     """A change that is ready to leave the run's own repository."""
 
@@ -52,6 +60,8 @@ class Proposal(msgspec.Struct, frozen=True):
     """True if a pull request is not yet ready for review."""
     who: str = ""
     """Who asked for the run; with `@` in front, an account of the forge."""
+    pictures: tuple[PagePictures, ...] = ()
+    """For the text of a pull request, where the forge keeps pictures."""
 
     @property
     def title(self) -> str:

@@ -44,10 +44,11 @@ from cloister.core.requests import NewRun, Retention, SavePointLimits, State
 from cloister.core.text import one_line
 from cloister.feedback.compare import compare
 from cloister.forge import Forges, change
-from cloister.forge.api import Delivered, Proposal, Removed, RunRepositories
+from cloister.forge.api import Delivered, PagePictures, Proposal, Removed, RunRepositories
 from cloister.forge.plain_git import is_url, origin_of
 from cloister.forge.several import split
 from cloister.log.api import Backbone, RunRow
+from cloister.log.attachments import Attachments
 from cloister.log.audit.entry import Checkpoint
 from cloister.log.journal import AttemptJournal
 from cloister.policy.api import PushAction
@@ -55,6 +56,7 @@ from cloister.policy.decide import Decider
 from cloister.runs import pull_request
 from cloister.runs.attempts.tree import all_points, point_at
 from cloister.runs.attempts.work import attempt_commit, base_commit, furthest, last_change, result_commit
+from cloister.runs.pull_request import pictured
 from cloister.runs.receipt import Pending, page, receipt
 from cloister.runs.run_rules import Part, check_change, parts_of
 from cloister.sandbox.api import Host
@@ -152,7 +154,8 @@ async def _deliver(services: "RunServices", journal: Journal, winner: AttemptEnd
     due = [one for one in all_of_them if change_at(made, one.folder) is not None]
     for target in due[len(done) :]:
         if await _may_deliver(services, journal, winner, target.address, made.branch):
-            proposal = await propose(services.repositories, journal.events, winner, made, target)
+            kept = Kept(services.repositories, services.attachments)
+            proposal = await propose(kept, journal.events, winner, made, target)
             proposal = msgspec.structs.replace(proposal, follows=_earlier_branch(events, target))
             try:
                 await deliver_patiently(services.forges, journal, proposal, target.folder)
@@ -239,8 +242,15 @@ async def _addresses(forges: Forges, request: NewRun, repo: str) -> tuple[str, .
     return (repo, origin)
 
 
+class Kept(NamedTuple):
+    """What the host keeps of runs beside their logs."""
+
+    repositories: RunRepositories
+    attachments: Attachments
+
+
 async def propose(
-    repositories: RunRepositories,
+    kept: Kept,
     events: Sequence[Event],
     winner: AttemptEnded,
     made: ChangeMade,
@@ -261,7 +271,7 @@ async def propose(
             base.commit if base else "",
             commit,
             made.branch,
-            await repositories.open(run),
+            await kept.repositories.open(run),
             previous=earlier or (base and base.commit),
             rebased=before is not None and before[0] < _base_fixed(events),
             onto=base.branch if base else None,
@@ -271,7 +281,22 @@ async def propose(
     )
     about = pull_request.part_of(made, target.folder, commit) if target.folder else made
     page = pull_request.page(events, winner, about, proposal.receipt, target.folder)
-    return msgspec.structs.replace(proposal, page=page)
+    pictures = await to_thread.run_sync(_pictures, events, winner, kept.attachments)
+    return msgspec.structs.replace(proposal, page=page, pictures=pictures)
+
+
+def _pictures(events: Sequence[Event], winner: AttemptEnded, store: Attachments) -> tuple[PagePictures, ...]:
+    """The pages that look different with the change."""
+    taken = pictured(events, winner)
+    if taken is None:
+        return ()
+    before, after = ({one.name: one.sha256 for one in found} for found in (taken.before, taken.after))
+
+    def read(sha256: str | None) -> bytes:
+        return (sha256 and store.read(events[0].run, sha256)) or b""
+
+    names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    return tuple(PagePictures(name, read(before.get(name)), read(after.get(name))) for name in names)
 
 
 def asker(events: Sequence[Event]) -> str:

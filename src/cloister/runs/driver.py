@@ -296,7 +296,11 @@ class _Driver:
             held.done()
         from cloister.runs.attempts.ranking import choose_winner  # noqa: PLC0415
 
-        return await choose_winner(self._journal, setup, ended)
+        winner = await choose_winner(self._journal, setup, ended)
+        from cloister.runs.environments.pictures import picture_pages  # noqa: PLC0415
+
+        await picture_pages(self._services, self._journal, setup, winner)
+        return winner
 
     def _report(self, fraction: float | None, note: str) -> None:
         self._journal.show(Progress("template", fraction, note))

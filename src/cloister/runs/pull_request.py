@@ -17,10 +17,12 @@ from cloister.feedback.compare import compare
 from cloister.runs.receipt import code
 from cloister.runs.view import RunView, fold
 
-_TESTS = 10
-_FILES = 12
-_NOTES = 8
+_TESTS = 6
+_FILES = 8
+_NOTES = 4
+_CHECKS = 4
 _WORDS_CHARS = 1_500
+_WORDS_LINES = 8
 _PAGE_CHARS = 20_000
 _MEANING = {
     "proven": "At least one check was red on the base and is green now, and nothing new is red.",
@@ -57,6 +59,7 @@ def page(
         *_changed(winner, made.files),
         *(_beside(events, made, folder) if folder else ()),
         *_proof(events, view, winner),
+        *_pages(events, winner),
         *_open(winner.comparison),
         *_footer(view, winner, made, receipt),
     ]
@@ -122,13 +125,13 @@ def _proof(events: Sequence[e.Event], view: RunView, winner: e.AttemptEnded) -> 
         yield f"The change was {PLAUSIBLE}."
     yield ""
     base, now = (view.base_commit or "")[:12], winner.commit[:12]
-    shown = winner.comparison.shown
+    shown, checks = winner.comparison.shown, _checks_of(events, winner)
     if shown:
-        yield f"| red on base `{base}`, green on the saved commit `{now}` |"
-        yield "|---|"
-        yield from (f"| {_cell(name)} |" for name in shown[:_TESTS])
+        yield f"| red on base `{base}`, green on the saved commit `{now}` | by |"
+        yield "|---|---|"
+        yield from (f"| {_cell(name)} | {_cell(checks.get(name, ''))} |" for name in shown[:_TESTS])
         if len(shown) > _TESTS:
-            yield f"| … and {len(shown) - _TESTS:,} more |"
+            yield f"| … and {len(shown) - _TESTS:,} more | |"
         yield ""
     taken = Index(events).last(e.BaselineTaken)
     if taken is not None:
@@ -138,8 +141,19 @@ def _proof(events: Sequence[e.Event], view: RunView, winner: e.AttemptEnded) -> 
     if view.checks:
         yield "Checks, run in a fresh sandbox on the base and on the change:"
         yield ""
-        yield from (f"- {code(check, 200)}" for check in view.checks)
+        yield from (f"- {code(check, 200)}" for check in view.checks[:_CHECKS])
+        if len(view.checks) > _CHECKS:
+            yield f"- … and {len(view.checks) - _CHECKS:,} more"
         yield ""
+
+
+def _checks_of(events: Sequence[e.Event], winner: e.AttemptEnded) -> dict[str, str]:
+    """The name of a test, or of a check → the command that it is of."""
+    index = Index(events)
+    taken, proof = index.last(e.BaselineTaken), index.last(e.ProofTaken, attempt=winner.attempt)
+    found = (*(taken.diagnoses if taken else ()), *(proof.diagnoses if proof else ()))
+    tests = {test.name: one.check for one in found for test in one.tests}
+    return {one.check: one.check for one in found} | tests
 
 
 def _count(found: Comparison) -> str:
@@ -169,6 +183,28 @@ def _open(found: Comparison) -> Iterator[str]:
     yield ""
 
 
+def pictured(events: Sequence[e.Event], winner: e.AttemptEnded) -> e.PagesPictured | None:
+    """The pictures of pages that were taken of the winner's files."""
+    taken = Index(events).last(e.PagesPictured)
+    return taken if taken is not None and taken.commit == winner.commit else None
+
+
+def _pages(events: Sequence[e.Event], winner: e.AttemptEnded) -> Iterator[str]:
+    """The pages that the settings name, as they look on the base and now."""
+    taken = pictured(events, winner)
+    if taken is None:
+        return
+    before, after = ({one.name: one.sha256 for one in found} for found in (taken.before, taken.after))
+    yield "## Pages"
+    yield ""
+    for name in {**before, **after}:
+        same = "looks the same" if before.get(name) == after.get(name) else "looks different"
+        yield f"- {code(name, 120)}: {same if name in before and name in after else 'shown on one side only'}"
+    yield from (f"- {code(problem, 300)}" for problem in taken.problems[:_NOTES])
+    yield f"- The pictures before and after: `cloister diff {events[0].run} --pictures FOLDER`"
+    yield ""
+
+
 def _footer(view: RunView, winner: e.AttemptEnded, made: e.ChangeMade, receipt: str | None) -> Iterator[str]:
     spent = [f"{view.steps:,} steps", f"{view.usage.total:,} tokens", f"{view.seconds:,.0f} s"]
     if view.cost is not None:
@@ -180,7 +216,10 @@ def _footer(view: RunView, winner: e.AttemptEnded, made: e.ChangeMade, receipt: 
         yield f"- Models: {', '.join(code(model, 80) for model in view.models[:5])}."
     if receipt is not None:
         digest = hashlib.sha256(receipt.encode()).hexdigest()
-        yield f"- The receipt lists everything that the run touched: `cloister receipt {view.id}` (sha256 `{digest}`)."
+        yield (
+            "- The receipt lists everything that the run touched up to this commit: "
+            f"`cloister receipt {view.id} --delivered` (sha256 `{digest}`)."
+        )
     yield (
         f"- Run the proof again: `cloister verify` with the address of this page; in a clone, `cloister verify {made.branch} --repo .`; "
         f"or `cloister verify proof.json` with the file of `cloister receipt {view.id} --json`."
@@ -193,12 +232,13 @@ _TICKS = re.compile("`{3,}|~{3,}")
 def quoted(text: str) -> str:
     """`text` as a quotation that is code: no mention, link, reference, HTML or heading in it means anything."""
     kept = harmless(text).strip()
-    if len(kept) > _WORDS_CHARS:
-        kept = kept[:_WORDS_CHARS].rstrip() + " …"
+    lines = kept.split("\n")
+    short = "\n".join(lines[:_WORDS_LINES])[:_WORDS_CHARS].rstrip()
+    kept = kept if len(lines) <= _WORDS_LINES and len(kept) <= _WORDS_CHARS else f"{short} …"
     longest = max((len(run) for run in _TICKS.findall(kept)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}text\n{kept or '(empty)'}\n{fence}"
 
 
 def _cell(name: str) -> str:
-    return code(one_line(name, 200).replace("|", "¦"))
+    return code(one_line(name, 200).replace("|", "¦")) if name else ""

@@ -16,7 +16,7 @@ from cloister.core.events import ChangeDelivered, ChangeMade, DeliveryFailed, Pr
 from cloister.core.ids import RunId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.forge import Forges
-from cloister.forge.api import Delivered, Proposal
+from cloister.forge.api import Delivered, PagePictures, Proposal
 from cloister.forge.change import Author, commit_tree, describe
 from cloister.forge.host import in_bare, oid
 from cloister.forge.pulls.hosted import Hosted
@@ -107,6 +107,32 @@ async def test_a_pull_request_is_opened_as_the_person_who_asked_where_their_toke
     # A later round updates it with the token of the settings.
     await Hosted(place).deliver(replace(proposal, branch="cloister/fix-0", who="ann", page="Again"))
     assert (forge.pulls[0].body, forge.pulls[0].who) == ("Again", "ann")
+
+
+async def test_pictures_are_in_the_text_where_the_forge_keeps_them_and_nowhere_in_the_way(
+    forge: Forge, tmp_path: Path
+) -> None:
+    proposal = replace(await _proposal(forge, tmp_path / "run.git"), page="## Asked\n")
+    looks = PagePictures("index-html-1280x800.png", b"\x89PNG before \0\xff", b"\x89PNG after")
+    sent = await _deliver(
+        forge, replace(proposal, pictures=(looks, replace(looks, name="new.png", before=b"")))
+    )
+    assert sent.number == 1
+    body = forge.pulls[0].body
+    if forge.kind not in ("gitlab", "gitea"):
+        assert (body, forge.uploads) == ("## Asked\n", {})
+        return
+    assert sorted(one.encode("latin-1") for one in forge.uploads.values()) == sorted(
+        (looks.before, looks.after, looks.after)
+    )
+    before, after, new = (at if forge.kind == "gitlab" else f"{forge.url}{at}" for at in forge.uploads)
+    assert body.startswith("## Asked\n")
+    assert f"| `index-html-1280x800.png` | ![before]({before}) | ![after]({after}) |\n" in body
+    assert f"| `new.png` |  | ![after]({new}) |\n" in body
+    # A forge that refuses them gets the pull request all the same.
+    forge.faults.append(lambda asked: (413, {}) if asked.path.endswith(("uploads", "assets")) else None)
+    sent = await _deliver(forge, replace(proposal, branch="cloister/other", pictures=(looks,)))
+    assert (sent.number, forge.pulls[1].body) == (2, "## Asked\n")
 
 
 @one_kind

@@ -65,6 +65,7 @@ async def rig(forge: Forge, pulls: Repository) -> PullRig:
         issue=issue,
         talk=talk,
         labels=forge.kind != "bitbucket",
+        uploads=forge.kind in ("gitlab", "gitea"),
     )
 
 

@@ -151,6 +151,8 @@ class Forge:
     url: str = ""
     app: App | None = None
     """If there is one, only its tokens are valid."""
+    uploads: dict[str, str] = field(default_factory=dict[str, str])
+    """Files for texts: where they are, below the forge → their bytes, as Latin-1."""
     people: dict[str, str] = field(default_factory=dict[str, str])
     """Tokens of people → whose they are; they are valid, too."""
 
@@ -410,6 +412,11 @@ def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
                         }
                     )
             return 200, notes
+        case "POST", ["uploads"]:
+            only(body, "file")
+            at = f"/uploads/{len(forge.uploads)}/picture.png"
+            forge.uploads[at] = body["file"]
+            return 201, {"alt": "picture", "url": at, "markdown": f"![picture]({at})"}
         case "GET", ["members", "all", who]:
             return (200, {"access_level": 30}) if who == "1" else (404, {"message": "404 Not found"})
         case "GET", ["merge_requests", _, "pipelines"]:
@@ -487,6 +494,13 @@ def gitea(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for e
         case "POST", ["issues", number, "comments"]:
             forge.comments.append((int(number), "cloister", body["body"], "", 0))
             return 201, {"id": 1}
+        case "POST", ["issues", number, "assets"]:
+            only(body, "attachment")
+            forge.at(number)
+            at = f"/attachments/{len(forge.uploads)}"
+            forge.uploads[at] = body["attachment"]
+            made = {"id": len(forge.uploads), "name": asked.query["name"], "size": len(body["attachment"])}
+            return 201, {**made, "browser_download_url": f"{forge.url}{at}"}
         case "GET", ["issues", number, "comments"]:
             return 200, [
                 _gitea_comment(at, who, text)
@@ -845,6 +859,11 @@ class _Handler(BaseHTTPRequestHandler):
             return {
                 name: values[0] for name, values in parse_qs(data.decode(), keep_blank_values=True).items()
             }
+        if boundary := re.fullmatch(r"multipart/form-data; boundary=(\S+)", self.headers["Content-Type"]):
+            (part,) = data.split(f"--{boundary[1]}".encode())[1:-1]
+            head, _, content = part.partition(b"\r\n\r\n")
+            name = re.search(rb' name="([^"]+)"', head)
+            return {name[1].decode(): content[:-2].decode("latin-1")} if name else {}
         return json.loads(data)
 
     def _chunks(self) -> bytes:

@@ -94,6 +94,7 @@ UNAUDITED: frozenset[type[e.AnyBody]] = frozenset(
         e.AttemptStarted,
         e.SaveRefused,
         e.FinishRefused,
+        e.PagesPictured,
         e.TurnEnded,
         e.Inherited,
         e.BudgetWarned,

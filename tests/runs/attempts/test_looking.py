@@ -9,11 +9,12 @@ from anyio.abc import SocketStream
 from tests.egress.world import listening, read_until
 from tests.runs.arena import ADD, FINISH, SUB, Arena, bash, of, script
 
-from cloister.app.knowledge.look_tool import LookTool, address_of, slug
+from cloister.app.knowledge.look_tool import LookTool
 from cloister.core.errors import UserError
 from cloister.core.events import ToolReturned, ToolsOffered
 from cloister.core.log import pictures_of
 from cloister.log.attachments import Attachments
+from cloister.runs.environments.pictures import address_of, picture_name
 
 pytestmark = pytest.mark.anyio
 
@@ -74,7 +75,15 @@ async def test_a_run_without_the_browser_has_no_such_tool(arena: Arena) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["javascript:alert(1)", "file:///etc/passwd", "http://", "chrome://settings"]
+    "page",
+    [
+        "javascript:alert(1)",
+        "file:///etc/passwd",
+        "http://",
+        "chrome://settings",
+        "http://a:99999/",
+        "http://[x",
+    ],
 )
 def test_only_pages_and_files_are_looked_at(page: str) -> None:
     with pytest.raises(UserError, match="give an address"):
@@ -83,5 +92,5 @@ def test_only_pages_and_files_are_looked_at(page: str) -> None:
 
 def test_a_file_is_one_of_the_repository_and_its_pictures_are_named_after_it() -> None:
     assert address_of("build/a b.html", "/work/shop") == "file:///work/shop/build/a%20b.html"
-    assert slug("https://shop.example/a/b?c=1") == "shop-example-a-b-c-1"
-    assert slug("../..") == "page"
+    assert picture_name("https://shop.example/a/b?c=1", 300, 200) == "shop-example-a-b-c-1-300x200.png"
+    assert picture_name("../..", 300, 200) == "page-300x200.png"

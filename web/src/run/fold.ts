@@ -311,6 +311,9 @@ export class Fold {
         return this.note(event, `Not finished: ${oneLine(body.text)}`, "warn", "cross", body.text);
       case "BaselineSampled":
         return this.note(event, `Before any change ${reds(body.diagnoses)} of the tests the task is about fail; the rest runs`, "dim", "dot");
+      case "PagesPictured":
+        this.pictures.set(body.attempt, [...(this.pictures.get(body.attempt) ?? []), ...body.before, ...body.after]);
+        return this.note(event, `Pictures of ${plural(body.after.length, "page")}, before and after the change`, body.problems?.length ? "warn" : "dim", "dot", body.problems?.join("\n"));
       case "FaultLocalised":
         return this.note(event, `${plural(body.lines, "suspect line")}, found in ${duration(body.seconds)}`, "plain", "plan", body.suspects.map((one) => `${one.path}:${one.line}  ${one.score.toFixed(2)}  ${one.why}`).join("\n"));
       case "CandidatesTried":

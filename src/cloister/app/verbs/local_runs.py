@@ -477,7 +477,7 @@ class LocalRuns(Group):
         from cloister.policy.api import PushAction
         from cloister.policy.decide import Decider
         from cloister.runs.attempts.work import last_result
-        from cloister.runs.delivery import Target, delivery, part_named, propose
+        from cloister.runs.delivery import Kept, Target, delivery, part_named, propose
         from cloister.runs.run_rules import run_layer
 
         events = await self._events(run)
@@ -492,7 +492,8 @@ class LocalRuns(Group):
             if decision.effect == "deny":
                 raise UserError("denied", f"A rule forbids the push: {one_line(decision.rule, 200)}.")
             target = Target(address, part.folder)
-            proposal = await propose(self._parts.repositories, events, winner, made, target)
+            kept = Kept(self._parts.repositories, self._attachments)
+            proposal = await propose(kept, events, winner, made, target)
             sent = await forges.at(address).deliver(proposal)
         assert sent is not None  # noqa: S101 - a forge with pull requests takes every proposal
         done = delivery(sent, part.folder)
@@ -561,10 +562,20 @@ class LocalRuns(Group):
         finished = isinstance(events[-1].body, RunFinished)
         return receipt(events, await self._log.seal(events[0].run) if finished else None)
 
-    async def receipt_page(self, run: str) -> str:
+    async def receipt_page(self, run: str, delivered: bool = False) -> str:
+        from cloister.forge import change
+        from cloister.runs.attempts.work import last_change
         from cloister.runs.receipt import page
 
-        return page(await self.receipt(run))
+        if not delivered:
+            return page(await self.receipt(run))
+        events = await self._events(run)
+        made = last_change(events)
+        bare = await self._parts.repositories.open(events[0].run)
+        note = await change.read(bare, made[1].commit) if made is not None else None
+        if note is None:
+            raise UserError("no_change", f"Run {events[0].run} has made no commit: it has no receipt of one.")
+        return note
 
     async def budget(self, run: str | None = None) -> BudgetReport:
         from cloister.runs.budget import BudgetReport, above, accounts, run_accounts

@@ -209,12 +209,19 @@ def log(
             put(line)
 
 
-def receipt(ctx: typer.Context, run: RunName, as_json: AsJson = False) -> None:
+def receipt(
+    ctx: typer.Context,
+    run: RunName,
+    as_json: AsJson = False,
+    delivered: Annotated[
+        bool, typer.Option("--delivered", help="The receipt that the newest commit names by its hash.")
+    ] = False,
+) -> None:
     """Print everything a run touched as Markdown: files, commands, decisions, connections."""
-    if as_json:
+    if as_json and not delivered:
         put_json(perform(ctx, lambda verbs: verbs.runs.receipt(run)))
     else:
-        put(perform(ctx, lambda verbs: verbs.runs.receipt_page(run)), end="")
+        put(perform(ctx, lambda verbs: verbs.runs.receipt_page(run, delivered)), end="")
 
 
 Which = Annotated[

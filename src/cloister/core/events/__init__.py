@@ -35,6 +35,7 @@ from cloister.core.events.attempt import (
     ModelSpent,
     ModelSwitched,
     NoteProposed,
+    PagesPictured,
     ProofTaken,
     QuestionAnswered,
     QuestionAsked,
@@ -171,6 +172,7 @@ AnyBody = (
     | ToolReturned
     | ChecksRan
     | ProofTaken
+    | PagesPictured
     | SaveRefused
     | FinishRefused
     | TurnEnded

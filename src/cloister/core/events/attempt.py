@@ -99,6 +99,18 @@ class ProofTaken(EventBody, frozen=True):
     comparison: Comparison
 
 
+class PagesPictured(EventBody, frozen=True):
+    """The pages that the repository's settings name, on the base and on the saved commit, without the agent."""
+
+    attempt: int
+    commit: str
+    before: tuple[Attachment, ...]
+    after: tuple[Attachment, ...]
+    """The picture of a page has the same name in both."""
+    problems: tuple[str, ...] = ()
+    """One sentence for each picture that there is not."""
+
+
 class SaveRefused(EventBody, frozen=True):
     """The files of this turn could not be saved. `text` tells the model why; the previous save point stays."""
 

@@ -198,6 +198,10 @@ class Talks(Protocol):
 class Repository(Pulls, Talks, Protocol):
     """One repository at one forge."""
 
+    async def upload(self, number: int, name: str, data: bytes) -> str | None:
+        """Keep a PNG for the text of a pull request; return its address, None if the forge's API keeps none."""
+        ...
+
 
 def read_time(text: str | None) -> float:
     """Unix seconds of a time as forges write it; 0 for anything else."""

@@ -276,6 +276,9 @@ class Bitbucket:
     async def job_log(self, job: Job) -> str | None:
         return None  # statuses have an address and no log
 
+    async def upload(self, number: int, name: str, data: bytes) -> str | None:
+        return None  # its API takes files as downloads of the repository only
+
     async def close(self, number: int) -> None:
         if (await self._api.get(f"{self._pulls}/{number}", _Pull)).state == "OPEN":
             await self._api.ask("POST", f"{self._pulls}/{number}/decline")

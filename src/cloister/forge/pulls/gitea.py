@@ -27,7 +27,7 @@ from cloister.forge.pulls.api import (
     write_time,
 )
 from cloister.forge.pulls.github import Head, Issue, Label, Repository, User, login, may_write
-from cloister.forge.pulls.http import Api, part
+from cloister.forge.pulls.http import Api, Picture, part
 
 GIT_USER = "cloister"
 """Any name: the token is the password."""
@@ -114,6 +114,10 @@ class _Label(msgspec.Struct):
 class _Named(msgspec.Struct):
     full_name: str
     archived: bool = False
+
+
+class _Asset(msgspec.Struct):
+    browser_download_url: str
 
 
 async def repositories(api: Api, owner: str) -> list[str]:
@@ -244,6 +248,13 @@ class Gitea:
     async def job_log(self, job: Job) -> str | None:
         where = f"{self._at}/actions/jobs/{part(job.id)}/logs"
         return without_times(await self._api.text(where)) if job.id else None
+
+    async def upload(self, number: int, name: str, data: bytes) -> str | None:
+        where = f"{self._at}/issues/{number}/assets"
+        reply = await self._api.ask(
+            "POST", where, query={"name": name}, form=Picture("attachment", name, data)
+        )
+        return reply.read(_Asset).browser_download_url
 
     async def close(self, number: int) -> None:
         await self._api.ask("PATCH", f"{self._at}/pulls/{number}", body={"state": "closed"})

@@ -24,7 +24,7 @@ from cloister.forge.pulls.api import (
     without_times,
     write_time,
 )
-from cloister.forge.pulls.http import Api, part
+from cloister.forge.pulls.http import Api, Picture, part
 
 GIT_USER = "oauth2"
 _DEVELOPER = 30
@@ -147,6 +147,10 @@ class _Named(msgspec.Struct):
     path_with_namespace: str
 
 
+class _Upload(msgspec.Struct):
+    url: str
+
+
 async def repositories(api: Api, owner: str) -> list[str]:
     """The paths of the projects of a group with its subgroups, or of a person, that are not archived."""
     try:
@@ -244,6 +248,10 @@ class GitLab:
     async def job_log(self, job: Job) -> str | None:
         where = f"{self._at}/jobs/{part(job.id)}/trace"
         return without_times(await self._api.text(where)) if job.id else None
+
+    async def upload(self, number: int, name: str, data: bytes) -> str | None:
+        reply = await self._api.ask("POST", f"{self._at}/uploads", form=Picture("file", name, data))
+        return reply.read(_Upload).url
 
     async def close(self, number: int) -> None:
         await self._api.ask("PUT", f"{self._merges}/{number}", body={"state_event": "close"})

@@ -18,7 +18,7 @@ from cloister.core.errors import OutsideError, UserError
 from cloister.core.text import decode, one_line
 from cloister.forge import host
 from cloister.forge._spawn import Result
-from cloister.forge.api import Base, Delivered, Proposal
+from cloister.forge.api import Base, Delivered, PagePictures, Proposal
 from cloister.forge.cache import ObjectCache
 from cloister.forge.host import complaint
 from cloister.forge.lfs import Server
@@ -30,6 +30,8 @@ from cloister.forge.pulls.http import PAUSES, Api, Token
 logger = logging.getLogger(__name__)
 
 _NAMES_TRIED = 99
+_ADDRESS = re.compile(r"[^\s<>()\[\]\\]{1,2000}")
+"""An address that Markdown takes as it is."""
 _DENIED = re.compile(rb"uthentication failed|Access denied|returned error: 40[13]|could not read Username")
 _GONE = re.compile(rb"repository '[^'\n]*' not found|returned error: 4(?:04|10)")
 _TITLE_CHARS = 120
@@ -243,7 +245,9 @@ class Hosted:
             retryable=not refused,
         )
 
-    async def _propose(self, http: httpx2.AsyncClient, pulls: Pulls, proposal: Proposal, branch: str) -> Pull:
+    async def _propose(
+        self, http: httpx2.AsyncClient, pulls: Repository, proposal: Proposal, branch: str
+    ) -> Pull:
         onto = proposal.onto or (await pulls.access()).default_branch
         wish = PullWish(
             title=one_line(proposal.title, _TITLE_CHARS),
@@ -257,14 +261,30 @@ class Hosted:
         there = await pulls.find(branch)
         if there is None or there.state != "open":
             try:
-                return await self._opened(http, pulls, proposal, wish)
+                made = await self._opened(http, pulls, proposal, wish)
             except OutsideError as error:
                 # The forge may have opened it although its reply was lost, or another process did.
                 there = await pulls.find(branch)
                 if there is None or there.state != "open" or error.code == "forge_denied":
                     raise
+            else:
+                await self._show(pulls, made.number, wish, proposal)
+                return made
         await pulls.update(there.number, wish)
+        await self._show(pulls, there.number, wish, proposal)
         return there
+
+    async def _show(self, pulls: Repository, number: int, wish: PullWish, proposal: Proposal) -> None:
+        """Add the pictures of pages to the text where the forge keeps them. Without them the text stays as it is."""
+        try:
+            rows = [row for one in proposal.pictures if (row := await _row(pulls, number, one))]
+            if rows:
+                await pulls.update(
+                    number,
+                    replace(wish, body=f"{wish.body.rstrip()}\n\n{_PICTURES}{''.join(rows)}\n</details>\n"),
+                )
+        except OutsideError as error:
+            logger.warning("the pictures of run %s are not shown: %s", proposal.run, error.message)
 
     async def _opened(
         self, http: httpx2.AsyncClient, pulls: Pulls, proposal: Proposal, wish: PullWish
@@ -282,6 +302,22 @@ class Hosted:
                     *(proposal.run, one_line(proposal.who, 80), error.message),
                 )
         return await pulls.open(wish)
+
+
+_PICTURES = (
+    "<details><summary>Pictures before and after</summary>\n\n| page | before | after |\n|---|---|---|\n"
+)
+
+
+async def _row(pulls: Repository, number: int, page: PagePictures) -> str:
+    """A line of the table of pictures; empty if the forge keeps none."""
+    cells = list[str]()
+    for when, data in (("before", page.before), ("after", page.after)):
+        address = await pulls.upload(number, f"{when}-{page.name}", data) if data else ""
+        if address is None or (address and not _ADDRESS.fullmatch(address)):
+            return ""
+        cells.append(f"![{when}]({address})" if address else "")
+    return f"| `{page.name}` | {' | '.join(cells)} |\n"
 
 
 async def _is_ended(pulls: Pulls, branch: str) -> bool:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 
 import anyio
@@ -22,6 +22,16 @@ _WAIT_SECONDS = 60.0
 """The longest wait of a request; if a forge asks for more, the error says so and its `after` is that wait."""
 
 T = TypeVar("T")
+
+
+class Picture(NamedTuple):
+    """A PNG in a form."""
+
+    field: str
+    name: str
+    data: bytes
+
+
 Token = Callable[[], Awaitable[str]]
 """Reads the token on the host. Raises `OutsideError` (`forge_denied`)."""
 
@@ -95,7 +105,7 @@ class Api:
         *,
         query: Mapping[str, str | int] | None = None,
         body: object = None,
-        form: Mapping[str, str] | None = None,
+        form: Mapping[str, str] | Picture | None = None,
         also: Sequence[int] = (),
     ) -> Reply:
         """Send a request, again if that may help. A status in `also` is returned instead of raised.
@@ -104,7 +114,7 @@ class Api:
         """
         for pause in (*self._pauses, None):
             try:
-                reply = await self._once(method, path, query, body, form)
+                reply = await self._once(method, path, query, _content(body, form))
             except httpx2.ConnectError as error:
                 problem, wait = self._unreachable(error), pause
             except (httpx2.HTTPError, httpx2.InvalidURL) as error:
@@ -125,18 +135,14 @@ class Api:
         method: str,
         path: str,
         query: Mapping[str, str | int] | None,
-        body: object,
-        form: Mapping[str, str] | None,
+        content: Mapping[str, Any],
     ) -> Reply:
         headers = {**self._headers(await self._token()), "User-Agent": "cloister"}
-        content = None if body is None else msgspec.json.encode(body)
-        if content is not None:
+        if "content" in content:
             headers["Content-Type"] = "application/json"
         url, asked = path if path.startswith(f"{self._origin}/") else f"{self.base}{path}", query
         for left in range(_REDIRECTS, -1, -1):
-            reply = await self._exchange(
-                method, url, {"headers": headers, "params": asked, "content": content, "data": form}
-            )
+            reply = await self._exchange(method, url, {"headers": headers, "params": asked, **content})
             to = urljoin(url, reply.headers.get("location", ""))
             moved = reply.status in (307, 308) or (reply.status in (301, 302) and method == "GET")
             # A renamed repository. The token never goes to another origin.
@@ -209,6 +215,13 @@ class Api:
             retryable=True,
             after=after,
         )
+
+
+def _content(body: object, form: Mapping[str, str] | Picture | None) -> dict[str, Any]:
+    """The body of a request, as the client takes it."""
+    if isinstance(form, Picture):
+        return {"files": {form.field: (form.name, form.data, "image/png")}}
+    return {"data": form} if body is None else {"content": msgspec.json.encode(body)}
 
 
 def _limited(reply: Reply) -> bool:

@@ -260,6 +260,9 @@ class Pagure:
     async def job_log(self, job: Job) -> str | None:
         return None  # flags have an address and no log
 
+    async def upload(self, number: int, name: str, data: bytes) -> str | None:
+        return None  # its API takes files for issues only
+
     async def close(self, number: int) -> None:
         await self._api.ask("POST", f"{self._number(number)}/close")
 

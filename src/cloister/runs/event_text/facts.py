@@ -119,13 +119,21 @@ def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
 
 
 Told = (
-    e.ToolsOffered | e.InstructionsGiven | e.SkillsPinned | e.NoteProposed | e.Delegated | e.DelegationEnded
+    e.ToolsOffered
+    | e.InstructionsGiven
+    | e.SkillsPinned
+    | e.NoteProposed
+    | e.Delegated
+    | e.DelegationEnded
+    | e.PagesPictured
 )
 
 
 def told(body: Told) -> Iterator[Line]:
-    """What the model of an attempt is given beside its task."""
+    """What the model of an attempt is given beside its task, and what is taken for people."""
     match body:
+        case e.PagesPictured():
+            yield from _pictures(body)
         case e.ToolsOffered():
             yield from _tools(body)
         case e.InstructionsGiven():
@@ -133,11 +141,7 @@ def told(body: Told) -> Iterator[Line]:
             text = f"· {body.kind} from {one_line(body.path, 200)}"
             yield Line(f"{text} for {where}" if where else text, "dim")
         case e.SkillsPinned():
-            if body.skills:
-                names = one_line(", ".join(one.name for one in body.skills), 200)
-                yield Line(f"· skills ({len(body.skills):,}): {names}", "dim")
-            for problem in body.problems[:PLAN_LINES]:
-                yield Line(f"! {one_line(problem, 400)}", "warn")
+            yield from _skills(body)
         case e.Delegated():
             yield Line(f"→ attempt {body.parent} asks helper {body.attempt}: {one_line(body.task, 200)}")
         case e.DelegationEnded():
@@ -147,6 +151,21 @@ def told(body: Told) -> Iterator[Line]:
             yield Line(f"· note {state}: {one_line(body.text, 300)}")
         case _:
             assert_never(body)
+
+
+def _pictures(body: e.PagesPictured) -> Iterator[Line]:
+    if body.after:
+        yield Line(f"· pictures of {counted(len(body.after), 'page')}, before and after the change", "dim")
+    for problem in body.problems[:PLAN_LINES]:
+        yield Line(f"! {one_line(problem, 400)}", "warn")
+
+
+def _skills(body: e.SkillsPinned) -> Iterator[Line]:
+    if body.skills:
+        names = one_line(", ".join(one.name for one in body.skills), 200)
+        yield Line(f"· skills ({len(body.skills):,}): {names}", "dim")
+    for problem in body.problems[:PLAN_LINES]:
+        yield Line(f"! {one_line(problem, 400)}", "warn")
 
 
 def _tools(body: e.ToolsOffered) -> Iterator[Line]:

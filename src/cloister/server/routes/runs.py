@@ -463,8 +463,14 @@ async def get_receipt(run: Run, verbs: Given) -> Receipt:
     **of(RunVerbs.receipt_page, "What the run touched, as one page", "getReceiptPage"),
     media_type=MediaType.TEXT,
 )
-async def get_receipt_page(run: Run, verbs: Given) -> str:
-    return await verbs.runs.receipt_page(run)
+async def get_receipt_page(
+    run: Run,
+    verbs: Given,
+    delivered: Annotated[
+        bool, QueryParameter(description="The receipt that the newest commit names by its hash.")
+    ] = False,
+) -> str:
+    return await verbs.runs.receipt_page(run, delivered)
 
 
 @get("/v1/budget", **of(RunVerbs.budget, "Limits and spending, level by level", "getBudget"))

@@ -31,6 +31,8 @@ class PullRig:
     """A person comments at an issue: number, who and text."""
     labels: bool = True
     """True if this forge has labels."""
+    uploads: bool = False
+    """True if this forge keeps pictures for texts."""
 
 
 WISH = PullWish("Fix the total", "## Asked\n\nfix it", "fix", "main", labels=("agent",))
@@ -102,6 +104,12 @@ async def jobs_of_ci_have_a_state_and_a_log(rig: PullRig) -> None:
     log = await rig.pulls.job_log(jobs[1])
     expect(log is not None and "FAILED" in log, rig.logs)
     expect(await rig.pulls.job_log(Job("", "other", "failed")), None)
+
+
+async def a_picture_has_an_address_where_the_forge_keeps_it(rig: PullRig) -> None:
+    await rig.pulls.open(WISH)
+    found = await rig.pulls.upload(1, "before-a-400x300.png", b"\x89PNG\r\n\x1a\n\0\xff")
+    expect(bool(found), rig.uploads)
 
 
 async def a_closed_pull_request_stays_closed(rig: PullRig) -> None:

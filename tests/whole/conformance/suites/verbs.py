@@ -226,6 +226,10 @@ async def the_log_is_read_in_parts_and_by_attempt(rig: Rig) -> None:
     expect((await runs.tree(fence.run)).run, fence.run)
     expect((await runs.receipt(fence.run)).run, fence.run)
     expect(f"{fence.run}" in await runs.receipt_page(fence.run), True)
+    with refused("no_change"):
+        await runs.receipt_page(fence.run, delivered=True)
+    with refused("no_change"):
+        await runs.why(fence.run, "calc.py", 1)
     expect((await runs.budget(fence.run)).accounts != (), True)
 
 

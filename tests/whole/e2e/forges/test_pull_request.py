@@ -1,13 +1,15 @@
 """A run from an address at a forge to a pull request with its proof; a checkout's run to its `origin`."""
 
+import hashlib
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forge.pulls.talks import Issue
 from tests.forge.pulls.wires import TOKEN, WIRES, Forge, served
-from tests.whole.e2e.test_continue import CHECK, FIX, bash, finish, repository, script
+from tests.whole.e2e.test_continue import CHECK, FIX, bash, bodies, finish, repository, script
 
 
 @pytest.fixture
@@ -63,6 +65,9 @@ def test_a_run_at_a_forge_ends_with_a_pull_request_that_carries_its_proof(
     ):
         assert part in pull.body, pull.body
     assert "```text\nFix add <b>\n```" in pull.body
+    receipt = cloister("receipt", "last", "--delivered").stdout
+    assert f"(sha256 `{hashlib.sha256(receipt.encode()).hexdigest()}`)" in pull.body
+    assert "The proof holds" in cloister("verify", page).stdout
     (delivered,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "ChangeDelivered"]
     assert (delivered["url"], delivered["number"]) == (page, 1)
     shown = subprocess.run(
@@ -143,9 +148,95 @@ def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
             "base, Ada: ",
         ]
         assert len(forge.pulls) == 1
+        assert "off by one?" in cloister("why", "calc.py:3", "last").stdout  # over HTTP, as the server lives
         forge.pulls[0].state = "merged"
         cloister.until(lambda: "PullRequestEnded" in cloister("audit", "show").stdout)
         assert forge.commit(branch) == "0" * 40
+    finally:
+        cloister("serve", "--stop")
+
+
+RED = """FF
+======================================================================
+FAIL: test_sum (test_calc.T.test_sum)
+----------------------------------------------------------------------
+Traceback (most recent call last):
+  File "/build/test_calc.py", line 9, in test_sum
+    self.assertEqual(calc.sum([1, 2]), 3)
+AssertionError: 0 != 3
+
+----------------------------------------------------------------------
+Ran 2 tests in 0.001s
+
+FAILED (failures=1)
+"""
+
+
+def test_a_failure_of_ci_is_fixed_proven_and_pushed_by_the_same_run(cloister: Any, forge: Forge) -> None:
+    config = cloister.data_dir / "config.toml"
+    config.write_text(f"follow_seconds = 1\n{config.read_text()}")
+    on = 'expect = "test_sum"\n' + bash("echo '# for ci' >> calc.py")
+    model = _model(cloister, on, finish("CI is green."))
+    cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
+    branch = forge.pulls[0].branch
+    first = forge.commit(branch)
+    forge.jobs, forge.log = [("tests", "failed")], RED
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: cloister.kinds().count("RunFinished") == 2)
+        (said,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "PromptReceived"]
+        assert (said["who"], said["origin"]) == ("ci", "ci")
+        second = forge.commit(branch)
+        assert cloister.git(forge.root / "team/shop.git", "rev-parse", f"{second}^") == first
+        assert cloister.git(forge.root / "team/shop.git", "show", f"{second}:calc.py").endswith("# for ci")
+        assert [body["outcome"] for body in bodies(cloister, "RunFinished")] == ["proven", "proven"]
+        assert f"commit `{second[:12]}`" in forge.pulls[0].body
+        forge.jobs = [("tests", "passed")]
+        seen = len(forge.requests)
+        cloister.until(lambda: sum("check-runs" in one.path for one in forge.requests[seen:]) > 1)
+        assert (len(forge.pulls), len(bodies(cloister, "PromptReceived")), forge.comments) == (1, 1, [])
+    finally:
+        cloister("serve", "--stop")
+
+
+def test_a_label_leads_to_a_pull_request_whose_address_is_posted_at_the_issue(
+    cloister: Any, forge: Forge
+) -> None:
+    config = cloister.data_dir / "config.toml"
+    model = cloister.script(
+        script(
+            bash("rm -f notes.txt"),
+            'expect = "Not allowed"\n' + bash(FIX),
+            finish("Add adds."),
+        )
+    )
+    host = forge.url.removeprefix("http://")
+    table = f'''
+[[trigger]]
+on = "label"
+name = "fix"
+label = "agent"
+repos = ["{host}/team/shop"]
+model = "{model}"
+checks = ["python3 -m unittest -q"]
+poll = 0.5
+rules = [{{ action = "bash:rm *", effect = "deny" }}]
+'''
+    config.write_text(config.read_text() + table)
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: any(one.path.endswith("/issues") for one in forge.requests))
+        seen = len(forge.requests)
+        cloister.until(lambda: any(one.path.endswith("/issues") for one in forge.requests[seen:]))
+        forge.issues.append(Issue(7, "Sums are wrong", "They subtract.", "ann", 0, {"agent": "ann"}))
+        cloister.until(lambda: any("ended" in text for _, _, text, _, _ in forge.comments))
+        page = f"{forge.url}/team/shop/pull/1"
+        (end,) = [text for spot, _, text, _, _ in forge.comments if spot == 7 and "ended" in text]
+        assert "**proven**" in end and f"Pull request: {page}" in end
+        (pull,) = forge.pulls
+        assert "Fixes #7" in pull.body
+        decided = [(body["effect"], body["rule"]) for body in bodies(cloister, "ActionDecided")]
+        assert decided[0][0] == "deny" and decided[1][0] == "allow"
     finally:
         cloister("serve", "--stop")
 

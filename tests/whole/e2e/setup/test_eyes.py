@@ -27,6 +27,8 @@ def test_the_pictures_of_a_page_before_and_after_are_saved(cloister: Any) -> Non
     registry("debian")
     repo = cloister.ledger()
     (repo / "page.html").write_text(PAGE)
+    (repo / ".cloister").mkdir(exist_ok=True)
+    (repo / ".cloister/config.toml").write_text('pages = ["page.html"]\n')
     cloister.git(repo, "add", "-A")
     cloister.git(repo, "commit", "-q", "-m", "a page")
     run = ("run", "Make it blue", "--repo", str(repo), "--template", "browser", "--check", "true")
@@ -35,10 +37,11 @@ def test_the_pictures_of_a_page_before_and_after_are_saved(cloister: Any) -> Non
     assert "page-html-400x300.png: cloister diff r-" in done.stdout, done.stdout
     assert [event for event in cloister.kinds() if event == "ConnectionDecided"] == []
     cloister("diff", "last", "--pictures", str(cloister.cwd / "pictures"))
-    before, after = (
-        (cloister.cwd / "pictures" / f"{when}-page-html-400x300.png").read_bytes()
-        for when in ("before", "after")
-    )
-    assert before.startswith(b"\x89PNG")
-    assert after.startswith(b"\x89PNG")
-    assert before != after
+    for size in ("400x300", "1280x800"):  # of the tool, and of the settings
+        before, after = (
+            (cloister.cwd / "pictures" / f"{when}-page-html-{size}.png").read_bytes()
+            for when in ("before", "after")
+        )
+        assert before.startswith(b"\x89PNG")
+        assert after.startswith(b"\x89PNG")
+        assert before != after

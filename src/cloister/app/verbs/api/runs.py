@@ -297,8 +297,8 @@ class RunVerbs(Protocol):
     async def receipt(self, run: str) -> Receipt: ...
 
     @needs("viewer", "GET runs/{run}/receipt/markdown", seconds=SLOW_SECONDS)
-    async def receipt_page(self, run: str) -> str:
-        """The receipt as Markdown."""
+    async def receipt_page(self, run: str, delivered: bool = False) -> str:
+        """The receipt as Markdown; if `delivered` the one that the newest commit names by its hash, byte for byte."""
         ...
 
     @needs("viewer", "GET budget")
