@@ -42,6 +42,7 @@ class Forges:
         """`environment` is the one of git for remote addresses; None is this process's own."""
         self._environment, self._places, self._cache = environment, places, cache
         self._plain = PlainGit(environment, cache=cache)
+        self._content_cache = (cache or ObjectCache(Path("/nonexistent"), 0)).content
 
     def at(self, address: str) -> Forge:
         """The forge that serves the repository at `address`."""
@@ -119,7 +120,7 @@ class Forges:
             server = await hosted.content(address)
         elif address.startswith(("https://", "http://")):
             server = lfs.Server(address, credential)
-        why = await lfs.fetch_content(into, tuple(asked.values()), checkout, server)
+        why = await lfs.fetch_content(into, tuple(asked.values()), checkout, server, self._content_cache)
         return (why,) if why else ()
 
     def hosted(self, address: str) -> "Hosted | None":

@@ -8,7 +8,7 @@ each time, with the caller's own credential (`plain_git.py`).
 import hashlib
 import os
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -115,6 +115,11 @@ class ObjectCache:
             async with lock_within(_lock_of(at), _LOCK_SECONDS):
                 await in_thread(_remove, at)
 
+    @property
+    def content(self) -> "ContentCache":
+        """The objects of LFS."""
+        return ContentCache(self._root / "lfs", self._limit)
+
     def _evict(self) -> None:
         """Remove the least recently used entries until the rest fits. An entry in use is skipped."""
         entries = self.entries()
@@ -130,6 +135,48 @@ class ObjectCache:
     def _at(self, address: str) -> Path:
         self._root.mkdir(exist_ok=True, mode=0o700)
         return self._root / hashlib.sha256(address.encode()).hexdigest()
+
+
+class ContentCache:
+    """Objects of LFS by their hash; at most `limit_bytes`. Blocking: call it in a thread.
+
+    Whether a caller may read an object, the server answers each time, as for packs.
+    """
+
+    def __init__(self, root: Path, limit_bytes: int) -> None:
+        self._root, self._limit = root, limit_bytes
+
+    def take(self, oid: str, store: Path) -> bool:
+        """Link an object into the store of a run. False if it is not there, or no longer what its name says."""
+        place = self._root / oid
+        try:
+            with place.open("rb") as file:
+                whole = hashlib.file_digest(file, "sha256").hexdigest() == oid
+            if not whole:
+                place.unlink(missing_ok=True)
+                return False
+            with suppress(FileExistsError):
+                os.link(place, store / oid)
+            os.utime(place)
+        except OSError:
+            return False
+        return True
+
+    def keep(self, store: Path, oids: Iterable[str]) -> None:
+        """Link objects of a run's store; the least recently used ones give way."""
+        if not self._limit:
+            return
+        self._root.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for oid in oids:
+            with suppress(OSError):
+                os.link(store / oid, self._root / oid)
+        files = sorted((path.stat().st_mtime_ns, path) for path in self._root.iterdir())
+        size = sum(path.stat().st_size for _, path in files)
+        for _, path in files:
+            if size <= self._limit:
+                return
+            size -= path.stat().st_size
+            path.unlink(missing_ok=True)
 
 
 def _lock_of(at: Path) -> Path:

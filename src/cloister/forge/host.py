@@ -47,6 +47,8 @@ _SETTINGS = {
     "core.alternateRefsCommand": "true",
     "core.bigFileThreshold": "32m",
     "core.quotePath": "false",
+    # The log names these commits, so they must be there after a power failure, too.
+    "core.fsync": "objects,derived-metadata,reference",
     "protocol.ext.allow": "never",
     "transfer.fsckObjects": "true",
     # Old but harmless flaws in the history of many honest repositories.

@@ -22,6 +22,7 @@ from cloister.core import limits
 from cloister.core.repository import FILES, read_settings
 from cloister.core.system import in_thread
 from cloister.core.text import decode, one_line
+from cloister.forge.cache import ContentCache
 from cloister.forge.host import Checkout, Who, in_bare, in_checkout, must
 from cloister.forge.packs import check_room
 from cloister.forge.read import CONTENT, Blob, blobs, read_file, texts
@@ -120,7 +121,11 @@ async def _filtered(bare: Path, commit: str, files: Mapping[str, Blob]) -> dict[
 
 
 async def fetch_content(
-    bare: Path, pointers: Sequence[Pointer], checkout: Checkout | None, server: Server | None
+    bare: Path,
+    pointers: Sequence[Pointer],
+    checkout: Checkout | None,
+    server: Server | None,
+    cache: ContentCache,
 ) -> str | None:
     """Bring the content into the store of `bare`. Return why some is missing, in one sentence; None if all is there."""
     due = {one.oid: one for one in pointers}
@@ -141,7 +146,7 @@ async def fetch_content(
             raise LeftOut("the repository has no address of http or https to fetch them from")
         if left and server is not None:
             with anyio.move_on_after(limits.FETCH_SECONDS) as late:
-                await _download(store, left, server)
+                await _download(store, left, server, cache)
             if late.cancelled_caught:
                 raise LeftOut("the server did not send them in time")
     except LeftOut as error:
@@ -201,15 +206,16 @@ def _copied(place: Path, store: Path, pointer: Pointer, who: Who | None) -> bool
 # Content that the server has.
 
 
-async def _download(store: Path, due: Sequence[Pointer], server: Server) -> None:
+async def _download(store: Path, due: Sequence[Pointer], server: Server, cache: ContentCache) -> None:
+    """Bring what the server gives this host; what the cache has of it is not sent again. Raises `LeftOut`."""
     from cloister.forge.pulls.hosted import client  # noqa: PLC0415 - loads an HTTP client
 
     said = await server.credential()
     own = {"User-Agent": "cloister", **({"Authorization": said} if said else {})}
     async with client() as http:
         for start in range(0, len(due), _BATCH):
-            part = due[start : start + _BATCH]
-            links = await _ask(http, part, server, own)
+            links = await _ask(http, due[start : start + _BATCH], server, own)
+            part = await in_thread(_not_kept, due[start : start + _BATCH], cache, store)
             slots = anyio.Semaphore(_AT_ONCE)
             problems: list[str] = []
 
@@ -223,6 +229,11 @@ async def _download(store: Path, due: Sequence[Pointer], server: Server) -> None
                     tasks.start_soon(one, pointer, links[pointer.oid], slots, problems)
             if problems:
                 raise LeftOut(problems[0])
+            await in_thread(cache.keep, store, [one.oid for one in part])
+
+
+def _not_kept(due: Sequence[Pointer], cache: ContentCache, store: Path) -> list[Pointer]:
+    return [one for one in due if not cache.take(one.oid, store)]
 
 
 async def _ask(

@@ -4,6 +4,7 @@ Objects from a guest are unpacked into a quarantine, checked there, and only the
 """
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator
@@ -223,6 +224,18 @@ async def _check(bare: Path, data: bytes, trees: tuple[str, str], env: dict[str,
     whole = await in_bare(bare, "rev-list", "--objects", "--quiet", tree, f"^{base_tree}", env=env)
     if not whole.ok:
         raise SandboxLost(f"The sandbox sent a tree with parts missing: {complaint(whole)}.")
+
+
+def flush_names(bare: Path, *files: str) -> None:
+    """Have the disk know the names of files below a repository, whose content git has flushed. Blocks."""
+    folders = {folder for name in files for folder in (bare / name).parents if folder.is_relative_to(bare)}
+    for folder in sorted(folders):
+        with suppress(FileNotFoundError):  # objects are in packs
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _move(source: Path, target: Path) -> None:

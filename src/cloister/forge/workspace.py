@@ -418,6 +418,8 @@ async def save(  # noqa: PLR0913  (the last three are rarely given)
         beside = await _save_kept(computer, bare, base, kept) if kept else ""
         commit = await commit_tree(bare, name, f"{base} {beside}", "Save point\n")
     must(await in_bare(bare, "update-ref", ref, commit), f"store {ref}")
+    written = ("objects/pack/one", f"objects/{commit[:2]}/one", ref)
+    await anyio.to_thread.run_sync(packs.flush_names, bare, *written)
     await packs.collect(bare)
     return commit
 

@@ -13,6 +13,7 @@ import pytest
 from tests.forge.git_http import answer
 
 from cloister.forge import Forges, workspace
+from cloister.forge.cache import ObjectCache
 from cloister.forge.change import files
 from cloister.forge.host import in_bare
 from cloister.forge.pulls.hosted import ForgePlace
@@ -93,12 +94,12 @@ def server(repo: SampleRepo, tmp_path: Path) -> Iterator[Server]:
         made.shutdown()
 
 
-def forges(server: Server) -> Forges:
+def forges(server: Server, cache: ObjectCache | None = None, key: str = "secret") -> Forges:
     async def token(_path: str) -> str:
-        return "secret"
+        return key
 
     where = server.url.removeprefix("http://")
-    return Forges(places=(ForgePlace(where, "gitlab", token, git=server.url),))
+    return Forges(places=(ForgePlace(where, "gitlab", token, git=server.url),), cache=cache)
 
 
 async def fetched(server: Server, tmp_path: Path) -> tuple[Path, str, str | None]:
@@ -179,6 +180,36 @@ async def test_a_server_that_lies_leaves_a_pointer_and_a_sentence(
     computer = LocalComputer(tmp_path / "guest")
     await workspace.put(computer, bare, base)
     assert (computer.work / "assets/a.bin").read_text() == POINTER
+
+
+async def test_content_is_sent_once_for_all_runs_and_only_to_those_who_may_read_it(
+    server: Server, tmp_path: Path
+) -> None:
+    cache, url = ObjectCache(tmp_path / "objects", 2**20), f"{server.url}/team/app.git"
+
+    async def bring(name: str, cache: ObjectCache = cache) -> tuple[str | None, bool, bool]:
+        """The note, whether the content is there, and whether it was sent."""
+        server.asked.clear()
+        base = await forges(server, cache).bring(url, None, tmp_path / name)
+        there = tmp_path / name / "lfs" / OID
+        sent = any(path.startswith("/objects/") for path in server.asked)
+        return base.note, there.exists() and there.read_bytes() == DATA, sent
+
+    assert await bring("one") == (None, True, True)
+    assert await bring("two") == (None, True, False)
+    assert any(path.endswith("/objects/batch") for path in server.asked), "the server says who may read it"
+    objects, server.objects = server.objects, {}  # it no longer gives this host the object
+    note, there, _ = await bring("three")
+    assert note is not None and "Object does not exist" in note and not there
+    server.objects = objects
+    (kept,) = (tmp_path / "objects/lfs").iterdir()
+    kept.unlink()
+    kept.write_bytes(b"x" * len(DATA))  # damaged
+    assert await bring("four") == (None, True, True)
+    small = ObjectCache(tmp_path / "small", 1_000)
+    assert await bring("five", small) == (None, True, True)
+    assert await bring("six", small) == (None, True, True)
+    assert list((tmp_path / "small/lfs").iterdir()) == []
 
 
 async def test_a_directory_gives_the_content_that_it_has(
