@@ -194,11 +194,16 @@ async def fill_and_ask(served: Served) -> None:
     assert answer.status_code == 200
 
 
-async def test_strangers_at_open_routes_take_no_places_of_others(served: Served) -> None:
-    half = "POST /v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+HALF_LOGIN = "POST /v1/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{"
+
+
+async def test_strangers_at_open_routes_take_no_places_of_others(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.server.auth.SLOW_SECONDS", 600.0)
     async with AsyncExitStack() as opened:
         for _ in range(STRANGERS):
-            await (await opened.enter_async_context(await dial(served.port))).send(half.encode())
+            await (await opened.enter_async_context(await dial(served.port))).send(HALF_LOGIN.encode())
         async with httpx.AsyncClient(base_url=served.client.base_url, trust_env=False) as client:
             with anyio.fail_after(20):  # until the server has read them all
                 answer = await client.post("/v1/login", json={"secret": "x"})
@@ -210,6 +215,26 @@ async def test_strangers_at_open_routes_take_no_places_of_others(served: Served)
         viewer = Tokens(served.app.settings.data_dir).add("vera", "viewer", "tester")
         answer = await served.client.get("/v1/runs", headers={"Authorization": f"Bearer {viewer}"})
         assert answer.status_code == 200
+
+
+async def test_a_stranger_who_is_slow_gives_its_place_to_the_next(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.server.auth.SLOW_SECONDS", 0.2)
+    async with AsyncExitStack() as opened:
+        slow = [await opened.enter_async_context(await dial(served.port)) for _ in range(STRANGERS)]
+        for stream in slow:
+            await stream.send(HALF_LOGIN.encode())
+        async with httpx.AsyncClient(base_url=served.client.base_url, trust_env=False) as client:
+            with anyio.fail_after(20):
+                for _ in range(3):
+                    answer = await client.post("/v1/login", json={"secret": "x"})
+                    while answer.status_code == 503:
+                        answer = await client.post("/v1/login", json={"secret": "x"})
+                    assert answer.status_code == 401
+                    if b"408" in await slow[0].receive():
+                        return
+    raise AssertionError("the first stranger kept its place")
 
 
 async def test_a_refused_websocket_is_not_an_error_of_the_server(

@@ -157,6 +157,9 @@ RESERVE = 64
 STRANGERS = 64
 """Requests without a token at the same time, to the routes that need none. They take no place of others."""
 
+SLOW_SECONDS = 2.0
+"""After this time a stranger gives its place to another one, if all are taken: a webhook arrives at once."""
+
 HOLDS_SECONDS = 0.5
 """How often the token of an open connection is checked."""
 
@@ -182,6 +185,14 @@ _UNAUTHORIZED: Refusal = (
         "unauthorized", "Send the token: `Authorization: Bearer TOKEN`, from the data directory's `token`."
     ),
 )
+_BUSY: Refusal = (
+    503,
+    Problem("server_busy", "The server has too many open connections: close some, or try again."),
+)
+_SLOW: Refusal = (
+    408,
+    Problem("slow_request", "The request took too long to arrive while others waited: send it at once."),
+)
 _ENDED: Refusal = (
     401,
     Problem("unauthorized", "The login of this browser has ended: run `cloister open` for a new one."),
@@ -197,29 +208,74 @@ def guarded(
     """
     allowed = frozenset(name.lower().encode() for name in names)
 
-    served = {True: 0, False: 0}
-    """Callers with a token, and without."""
+    served, strangers = 0, Strangers()
 
     async def guard(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal served
         try:
             refusal = refuse(scope, web, callers, allowed)
         except CloisterError as error:
             refusal = problem(error)
         known = "user" in scope
-        refusal = refusal or _too_many(scope, served[known], connections)
+        if refusal is None and known:
+            refusal = _too_many(scope, served, connections)
         if refusal is not None:
             await answer(scope, send, refusal)
             return
-        served[known] += 1
+        if not known:
+            await strangers.serve(inner, scope, receive, send)
+            return
+        served += 1
         try:
-            if known and caller_of(scope).holds is not always:
+            if caller_of(scope).holds is not always:
                 await _while_it_holds(inner, scope, receive, send)
             else:
                 await inner(scope, receive, send)
         finally:
-            served[known] -= 1
+            served -= 1
 
     return guard
+
+
+class Strangers:
+    """Requests without a token. When all places are taken, the slowest one gives way to the newest."""
+
+    def __init__(self) -> None:
+        self._since: dict[anyio.CancelScope, float] = {}
+        """The longest served first."""
+
+    async def serve(self, inner: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in OPEN_PATHS:
+            await inner(scope, receive, send)
+            return
+        if not self._has_room():
+            await answer(scope, send, _BUSY)
+            return
+        begun = False
+
+        async def passing(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        with anyio.CancelScope() as place:
+            self._since[place] = anyio.current_time()
+            try:
+                await inner(scope, receive, passing)
+            finally:
+                self._since.pop(place, None)
+        if place.cancelled_caught and not begun:
+            await answer(scope, send, _SLOW)
+
+    def _has_room(self) -> bool:
+        if len(self._since) < STRANGERS:
+            return True
+        slowest, since = next(iter(self._since.items()))
+        if anyio.current_time() - since < SLOW_SECONDS:
+            return False
+        del self._since[slowest]
+        slowest.cancel()
+        return True
 
 
 def refuse(
@@ -279,13 +335,8 @@ def _stays_inside(caller: Caller, scope: Scope, host: bytes, web: Litestar) -> b
 
 
 def _too_many(scope: Scope, served: int, connections: int) -> Refusal | None:
-    if "user" not in scope:
-        most = STRANGERS
-    else:
-        most = connections + (RESERVE if caller_of(scope).role == "admin" else 0)
-    if scope["path"] in OPEN_PATHS or served < most:
-        return None
-    return 503, Problem("server_busy", "The server has too many open connections: close some, or try again.")
+    most = connections + (RESERVE if caller_of(scope).role == "admin" else 0)
+    return None if scope["path"] in OPEN_PATHS or served < most else _BUSY
 
 
 async def _while_it_holds(inner: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

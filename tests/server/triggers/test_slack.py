@@ -184,6 +184,26 @@ async def test_a_question_has_buttons_that_only_approvers_and_only_its_own_threa
         await until(closed)
 
 
+async def test_mentions_that_wait_for_room_hide_no_reply_and_stop_stops_the_run(tmp_path: Path) -> None:
+    async with workspace() as slack, server(slack, tmp_path, "at_most = 1\n") as (app, client):
+        run = await _asking(app)
+        assert app.hooks is not None
+        for number in range(1_000, 1_300):
+            await send(client, event(number, "app_mention", "<@UBOT> and this"))
+        await send(client, event(1, "message", "and the sum", thread_ts="100.1", ts="100.2"))
+
+        async def said(kind: type[e.PromptReceived] | type[e.StopRequested]) -> list[tuple[str, str]]:
+            found = [one.body for one in await app.backbone.read(run) if isinstance(one.body, kind)]
+            return [(one.who, getattr(one, "text", "")) for one in found]
+
+        await until(lambda: said(e.PromptReceived))
+        assert await said(e.PromptReceived) == [("UANN (Slack)", "and the sum")]
+        await send(client, event(2, "message", "Stop", thread_ts="100.1", ts="100.3"))
+        await until(lambda: said(e.StopRequested))
+        assert await said(e.StopRequested) == [("UANN (Slack)", "")]
+        assert len(await app.hooks.inbox.tasks("slack", limit=1_000)) == 300
+
+
 async def test_messages_that_were_posted_are_not_posted_again_when_a_later_one_fails(tmp_path: Path) -> None:
     async with workspace() as slack, server(slack, tmp_path) as (app, _):
         slack.failures += [None, (500, {}), None, (500, {})]

@@ -115,6 +115,28 @@ def test_a_red_run_is_put_right_by_a_message_and_others_commits_stay(cloister: A
     assert cloister.git(repo, "show", f"{branch}-2:kept.txt") == "kept"
 
 
+def test_a_branch_that_missed_a_round_moves_on_when_the_next_one_is_applied(cloister: Any) -> None:
+    repo = repository(cloister)
+    rounds = [("echo '# one' >> calc.py", "One."), ("echo '# two' >> calc.py", "Two.")]
+    more = [part for do, said in rounds for part in ('expect = "Message from"\n' + bash(do), finish(said))]
+    model = cloister.script(script(bash(FIX), finish("Add adds."), *more))
+    clone = cloister.cwd / "clone"
+    cloister.git(cloister.cwd, "clone", "-q", str(repo), str(clone))
+    cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK)
+    cloister("apply", "last", "--repo", str(clone))
+    for text in ("Add one.", "Add two."):
+        cloister("say", "last", text)
+        cloister("watch", "last")
+    cloister("apply", "last", "--repo", str(clone))
+    (branch,) = cloister.git(clone, "branch", "--list", "cloister/*", "--format=%(refname:short)").split()
+    assert cloister.git(clone, "log", "--format=%s", branch).splitlines() == [
+        "Two.",
+        "One.",
+        "Add adds.",
+        "base",
+    ]
+
+
 def test_a_stopped_run_continues_after_a_crash_with_both_messages(cloister: Any, outside: int) -> None:
     repo = repository(cloister)
     wait = f"until curl -sf --noproxy '' http://localhost:{outside}/; do sleep 0.1; done"

@@ -38,6 +38,8 @@ logger = logging.getLogger(__name__)
 
 HEARD, THREAD = "slack", "thread"
 """Kinds of tasks: something that a person did; a thread whose run has not ended."""
+_FULL = 5.0
+"""How many looks later a mention is tried again whose trigger has as many runs as it may."""
 _REPLY_TRIES = 4
 """How often a reply waits for the run of its thread."""
 
@@ -164,6 +166,8 @@ class Threads:
             await self.inbox.done(one)
             return True
         if work.get(entry.name, 0) >= entry.at_most:
+            # Later than what is due now: mentions that wait must not hide replies.
+            await self.inbox.put_off(msgspec.structs.replace(one, due=self.now() + _FULL * LOOK_SECONDS))
             return False
         prompt = fill_from(entry.prompt, {"said": said.text, "who": said.user})
         key = f"{RUN_KEY}slack {entry.name} {said.place.channel} {said.place.thread}"

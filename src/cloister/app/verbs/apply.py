@@ -22,6 +22,9 @@ from cloister.forge.plain_git import BASE_REF, find_checkout, is_url
 from cloister.runs.attempts.work import base_commit, result_commit
 from cloister.runs.delivery import change_at, part_named
 
+_ROUNDS = 100
+"""Earlier rounds that a change names."""
+
 
 async def pack_change(
     repositories: RunRepositories, events: Sequence[Event], have: str | None, folder: str | None = None
@@ -32,8 +35,8 @@ async def pack_change(
     """
     run, base, commit = events[0].run, base_commit(events), result_commit(events)
     index, part = Index(events), part_named(events, folder)
-    earlier = [change_at(one, part.folder) for one in index.of(ChangeMade)]
-    changes = [one for one in earlier if one is not None]
+    made = [change_at(one, part.folder) for one in index.of(ChangeMade)]
+    changes = [one for one in made if one is not None]
     if part.folder:
         fixed = index.last(BaseFixed)
         own = [one.commit for one in fixed.parts if one.folder == part.folder] if fixed else []
@@ -41,6 +44,7 @@ async def pack_change(
     if base is None or commit is None or commit == base:
         where = f" in {part.folder}" if part.folder else ""
         raise UserError("no_change", f"Run {run} has changed nothing{where} yet: there is nothing to apply.")
+    earlier = [one for one in changes if one != commit]
     bare = await repositories.open(run)
     since = have if have is not None and is_oid(have) else None
     packed: Pack | None = None if since is None else await pack_since(bare, since, commit)
@@ -56,7 +60,8 @@ async def pack_change(
         since=since,
         shallow=packed.shallow,
         receipt=decode(note.out) if note.ok else None,
-        previous=changes[-2] if len(changes) > 1 else None,
+        previous=earlier[-1] if earlier else None,
+        earlier=tuple(earlier[-_ROUNDS:]),
     )
 
 
@@ -101,8 +106,14 @@ async def _put(change: ChangePack, checkout: Checkout, repo: str) -> Delivered:
         await _unpack(bare, change)
         if change.receipt is not None:
             await attach(bare, change.commit, change.receipt)
+        tip = decode(
+            (
+                await in_checkout(checkout, "rev-parse", "--verify", "--quiet", f"refs/heads/{change.branch}")
+            ).out
+        )
+        previous = tip.strip() if tip.strip() in change.earlier else change.previous
         proposal = Proposal(
-            change.run, repo, change.base, change.commit, change.branch, bare, previous=change.previous
+            change.run, repo, change.base, change.commit, change.branch, bare, previous=previous
         )
         delivered = await Forges().at(repo).deliver(await describe(proposal))
     assert delivered is not None  # noqa: S101  (only a URL gives None)

@@ -62,6 +62,8 @@ class ChangePack(msgspec.Struct, frozen=True):
     """The text of the change's git note."""
     previous: str | None = None
     """The commit of the round before, which a branch may be fast-forwarded from."""
+    earlier: tuple[str, ...] = ()
+    """The commits of all earlier rounds: a round may not have been applied."""
 
 
 class ForgeCheck(msgspec.Struct, frozen=True):

@@ -1,6 +1,7 @@
 """One prompt over many repositories: a table of outcomes, and the same command goes on where it was."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,14 @@ def test_each_repository_has_an_outcome_and_the_same_command_makes_no_run_twice(
     assert server.returncode == 0
     third = _results(cloister(*command, "--name", "second time", "--json", code=1, seconds=300))
     assert {one["made"] for one in third.values() if one["run"]} == {True}
+    # From another machine, which has an address and a token.
+    url, token = cloister.json("serve", "--status")["url"], cloister.data_dir / "token"
+    other = replace(cloister, data_dir=cloister.cwd / "other")
+    reach = ("--server", url, "--token-file", str(token))
+    elsewhere = _results(other(*reach, *command, "--name", "second time", "--json", code=1, seconds=300))
+    assert {name: one["run"] for name, one in elsewhere.items() if name != "such"} == {
+        name: one["run"] for name, one in third.items() if name != "such"
+    }
 
 
 def test_an_interrupted_fleet_goes_on_with_the_same_runs(cloister: Any, listed: Path) -> None:
