@@ -19,12 +19,13 @@ from cloister.core.events import (
     ChangeMade,
     ChecksRan,
     Event,
+    ModelReplied,
     PromptReceived,
     RunFinished,
     TurnEnded,
 )
 from cloister.core.ids import RunId, SandboxId, SnapshotId, new_owner_id
-from cloister.core.requests import NewRun, ProjectRetention, Retention, SavePointLimits, State
+from cloister.core.requests import NewRun, ProjectRetention, Retention, SavePointLimits, State, Usage
 from cloister.forge.host import LocalRepositories, in_bare
 from cloister.log.api import Backbone, Fence
 from cloister.log.sqlite.backbone import open_backbone
@@ -285,6 +286,48 @@ async def test_a_snapshot_that_cannot_be_removed_keeps_no_other_from_it(room: Ro
     machine = Stuck(first, second)
     removed = await room.collector(never, retention=old, machine=machine).collect()
     assert ([one.id for one in removed], machine.infos) == ([second.id], [first])
+
+
+async def test_a_run_goes_as_a_whole_when_its_project_says_and_the_audit_keeps_what_it_did(
+    room: Room,
+) -> None:
+    never = SavePointLimits(days=float("inf"))
+    done, (open_run, fence) = await room.finished(), await room.begin()
+    newest = await room.finished()
+    await room.backbone.append(fence, [PromptReceived("more", "ada")])
+    said = await room.backbone.audit(run=done.id)
+    others = Retention(logs_days=0.0, project=(ProjectRetention("*", logs_days=float("inf")),))
+    assert await room.collector(never, retention=others).collect() == (), "the project's rule counts"
+    collector = room.collector(
+        never, retention=Retention(project=(ProjectRetention("*/repo", logs_days=0.0),))
+    )
+    planned = await collector.collect(dry=True)
+    assert [(one.kind, one.id) for one in planned] == [("log", done.id)]
+    assert len(await room.read(done.id)) > 3 and await room.repositories.exists(done.id)
+    assert await collector.collect() == planned
+    assert [row.id for row in await room.backbone.runs()] == [newest.id, open_run.id]
+    assert not await room.repositories.exists(done.id)
+    with pytest.raises(UserError):
+        await room.read(done.id)
+    assert await room.backbone.audit(run=done.id) == said
+    assert "RunForgotten" in [one.kind for one in await room.backbone.audit(limit=1_000)]
+    assert (await room.backbone.verify_audit()).ok
+    assert await collector.collect() == ()
+
+
+async def test_the_text_of_a_run_that_is_gone_is_in_no_page_of_the_file(tmp_path: Path) -> None:
+    path, text = tmp_path / "cloister.db", "the words of a customer"
+    async with open_backbone(path, owner_lives=lambda _: True) as backbone:
+        run, _ = await backbone.admit(NewRun("p", "/r"), "ada")
+        fence = await backbone.claim(new_owner_id(), run)
+        assert fence is not None
+        said = ModelReplied(0, 1, "m", text, (), Usage(1, 1), 0.1)
+        await backbone.append(fence, [said, RunFinished("green", "Done.", 0)])
+        await backbone.admit(NewRun("p", "/r"), "ada")
+    assert text.encode() in path.read_bytes()
+    async with open_backbone(path, owner_lives=lambda _: True) as backbone:
+        assert await backbone.forget(run, "root")
+    assert text.encode() not in path.read_bytes()
 
 
 async def test_files_and_snapshots_go_when_the_settings_say_and_a_dry_run_says_so_before(room: Room) -> None:

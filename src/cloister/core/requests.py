@@ -295,14 +295,17 @@ class ProjectRetention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     match: str
     """Which: `host/path` of a URL or a directory, with `*` for any characters."""
-    files_days: Annotated[float, msgspec.Meta(ge=0)]
+    files_days: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    logs_days: Annotated[float, msgspec.Meta(ge=0)] | None = None
 
 
 class Retention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How long a server keeps files. Logs and the audit are never removed."""
+    """How long a server keeps what runs leave. The audit is never removed."""
 
     files_days: Annotated[float, msgspec.Meta(ge=0)] = math.inf
     """The repository of a finished run: its change, diff and save points; counted from its end."""
+    logs_days: Annotated[float, msgspec.Meta(ge=0)] = math.inf
+    """A finished run as a whole: its events, its row in lists and its files; counted from its end."""
     snapshots_days: Annotated[float, msgspec.Meta(ge=0)] = math.inf
     """Snapshots of sandboxes, also those with a name."""
     project: tuple[ProjectRetention, ...] = ()

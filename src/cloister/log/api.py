@@ -323,6 +323,14 @@ class Backbone(AuditLog, BudgetStore, Protocol):
         """
         ...
 
+    async def forget(self, run: RunId, who: str) -> bool:
+        """Remove a finished run with its events. What the audit says stays, with a signed entry of the removal.
+
+        Returns False, and removes nothing, while later numbers are counted from this run: it is the newest, or has
+        the newest event. Raises `UserError` (`run_not_finished`).
+        """
+        ...
+
     async def read(self, run: RunId, after: int = 0, limit: int = 10_000) -> tuple[Event, ...]:
         """Return events with `seq > after`, in order."""
         ...

@@ -434,7 +434,7 @@ _DAY_SECONDS = 86_400.0
 class Removal(msgspec.Struct, frozen=True):
     """Something that is removed because it is old."""
 
-    kind: Literal["files", "save_points", "snapshot"]
+    kind: Literal["log", "files", "save_points", "snapshot"]
     id: str
     """Of the run or the snapshot."""
     since: float
@@ -445,7 +445,7 @@ class Removal(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Collector:
-    """Removes what is older than the settings keep: save points and files of finished runs, and snapshots."""
+    """Removes what is older than the settings keep: finished runs, their files and save points, and snapshots."""
 
     backbone: Backbone
     read: Callable[[RunId], Awaitable[tuple[Event, ...]]]
@@ -472,12 +472,17 @@ class Collector:
     async def collect(self, *, dry: bool = False) -> tuple[Removal, ...]:
         """Remove what is due, or if `dry` nothing; returns what."""
         oldest = time.time() - self.limits.days * _DAY_SECONDS
-        finished = [row async for row in self._rows() if row.state == "finished"]
+        rows = [row async for row in self._rows()]
+        newest = [row.id for row in rows[:1]]  # its number is the one that the next run counts from
+        finished = [row for row in rows if row.state == "finished"]
         forked = {origin.run for origin in await self._origins()}
         found: list[Removal] = []
         for at, row in enumerate(finished):
-            too_old = row.updated_at <= time.time() - self._files_days(row.repo) * _DAY_SECONDS
-            if too_old and row.id not in forked:
+            files, logs = (time.time() - days * _DAY_SECONDS for days in self._days(row.repo))
+            if row.updated_at <= logs and row.id not in forked and row.id not in newest:
+                if dry or await self._forget(row):
+                    found.append(Removal("log", row.id, row.updated_at, row.repo))
+            elif row.updated_at <= files and row.id not in forked:
                 if await self.repositories.exists(row.id) and (dry or await self._remove(row)):
                     found.append(Removal("files", row.id, row.updated_at, row.repo))
             elif at < self.limits.runs and row.updated_at > oldest:
@@ -486,9 +491,22 @@ class Collector:
                 found.append(Removal("save_points", row.id, row.updated_at, row.repo))
         return (*found, *await self._old_snapshots(dry=dry))
 
-    def _files_days(self, repo: str) -> float:
-        named = (one.files_days for one in self.retention.project if repository_matches(one.match, repo))
-        return next(named, self.retention.files_days)
+    def _days(self, repo: str) -> tuple[float, float]:
+        """How long the files and the logs of a repository's runs are kept."""
+        kept = self.retention
+        one = next((one for one in kept.project if repository_matches(one.match, repo)), None)
+        files, logs = (None, None) if one is None else (one.files_days, one.logs_days)
+        return kept.files_days if files is None else files, kept.logs_days if logs is None else logs
+
+    async def _forget(self, row: RunRow) -> bool:
+        """Remove a run with its files and its log."""
+        if await self.repositories.exists(row.id) and not await self._remove(row):
+            return False
+        try:
+            return await self.backbone.forget(row.id, self.who)
+        except CloisterError as error:
+            logger.warning("the log of run %s was not removed: %s", row.id, error.message)
+            return False
 
     async def _remove(self, row: RunRow) -> bool:
         async def state() -> State:

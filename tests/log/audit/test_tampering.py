@@ -433,6 +433,25 @@ def accepted_entry_without_a_signature(data: Path, past: Past) -> None:
         forge(db)
 
 
+@found_as("speaks of event")
+def forgotten_entry_without_a_signature(data: Path, past: Past) -> None:
+    run = past.runs[0]
+    with editing(data) as db:
+        log, last = db.execute("SELECT log, last_seq FROM runs WHERE id = ?", (run,)).fetchone()
+        db.execute("DELETE FROM events WHERE run = (SELECT num FROM runs WHERE id = ?)", (run,))
+        db.execute("DELETE FROM runs WHERE id = ?", (run,))
+        excuse(db, "RunForgotten", run=run, events=last, log=log)
+        number, previous = db.execute(
+            "SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1 OFFSET 1"
+        ).fetchone()
+        (row,) = db.execute(f"SELECT {ENTRY} FROM audit WHERE number = ?", (number + 1,)).fetchall()
+        made = msgspec.structs.replace(AuditEntry(*row), previous=previous)
+        db.execute(
+            "UPDATE audit SET previous = ?, hash = ? WHERE number = ?",
+            (previous, entry_hash(made), number + 1),
+        )
+
+
 @found_as("signed head is entry")
 def last_signed_run_removed_with_its_checkpoint(data: Path, past: Past) -> None:
     with editing(data) as db:

@@ -25,6 +25,7 @@ from cloister.app.verbs.records import (
     TokenInfo,
 )
 from cloister.core.errors import HostError, UserError
+from cloister.core.ids import RunId
 from cloister.core.requests import Usage
 from cloister.core.text import bounded
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     from cloister.app.checkup import Checkup
-    from cloister.core.ids import RunId
     from cloister.core.requests import Role
     from cloister.log.api import Peer
     from cloister.log.audit.entry import AuditEntry, Checkpoint
@@ -124,7 +124,17 @@ class LocalAudit(Group):
         return sent
 
     async def _run(self, name: str | None) -> RunId | None:
-        return None if name is None else await self._resolve(name)
+        try:
+            return None if name is None else await self._resolve(name)
+        except UserError as error:
+            # The audit still speaks of a run that was removed.
+            if (
+                name is None
+                or error.code != "no_such_run"
+                or not await self._log.audit(limit=1, run=RunId(name))
+            ):
+                raise
+            return RunId(name)
 
 
 @checked(TokenVerbs)

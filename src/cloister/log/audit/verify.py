@@ -102,6 +102,13 @@ class _Chain(msgspec.Struct):
     keys: list[tuple[int, str, str | None]] = []
     """Number, key, previous key."""
     accepted: list[Accepted] = []
+    forgotten: dict[str, tuple[int, int]] = {}
+    """Run → the entry that says that it was removed, and how many events it had."""
+
+
+class _Removed(msgspec.Struct):
+    run: str
+    events: int
 
 
 class StoredEvent(NamedTuple):
@@ -196,7 +203,7 @@ def verify(records: AuditRecords | None, anchor: Anchor, pinned: str | None = No
     problems = _some(_entries(records, chain))
     trust = _trusted(chain, checkpoints, anchor, pinned)
     others = _some(_signatures(chain, checkpoints, trust)) + _some(_ends(chain, checkpoints, trust))
-    others += _some(_log(records, chain))
+    others += _some(_log(records, chain, _gone(chain, checkpoints, trust)))
     problems += sorted(others, key=lambda problem: (problem.number is None, problem.number or 0))
     problems += _anchored(chain, anchor, trust)
     problems += [Flaw(each) for each in records.damage()]
@@ -258,7 +265,7 @@ def _remember(chain: _Chain, entry: AuditEntry) -> None:
             chain.backfilled = entry.number
         case AuditEntry(kind="HeadBegun", run=None):
             chain.begun = chain.begun or entry.number
-        case AuditEntry(kind="Unsigned" | "KeyMade" | "AuditAccepted", run=None):
+        case AuditEntry(kind="Unsigned" | "KeyMade" | "AuditAccepted" | "RunForgotten", run=None):
             with suppress(msgspec.MsgspecError):  # its hash shows the edit
                 _remember_statement(chain, entry)
         case _:
@@ -271,6 +278,10 @@ def _remember_statement(chain: _Chain, entry: AuditEntry) -> None:
         chain.accepted.append(
             msgspec.structs.replace(said, number=entry.number, who=entry.who, at_us=entry.at_us)
         )
+        return
+    if entry.kind == "RunForgotten":
+        gone = msgspec.json.decode(entry.detail, type=_Removed)
+        chain.forgotten[gone.run] = (entry.number, gone.events)
         return
     detail = msgspec.json.decode(entry.detail, type=dict[str, str | None])
     if entry.kind == "Unsigned":
@@ -317,6 +328,12 @@ def _vouched(chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust) -> lis
     """Return what was accepted with a signature of a trusted key over the entry itself."""
     signed = {each.number for each in checkpoints if each.key in trust.keys}
     return [each for each in chain.accepted if each.number in signed]
+
+
+def _gone(chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust) -> dict[str, int]:
+    """Return the removed runs and how many events each had: those whose removal a trusted key signed."""
+    signed = {each.number for each in checkpoints if each.key in trust.keys}
+    return {run: events for run, (number, events) in chain.forgotten.items() if number in signed}
 
 
 def _outside(chain: _Chain, anchor: Anchor) -> Iterator[Flaw]:
@@ -436,8 +453,11 @@ def _ends(chain: _Chain, checkpoints: list[Checkpoint], trust: _Trust) -> Iterat
             yield Flaw(f"The signature over the end of run {run} was removed.", number, run)
 
 
-def _log(records: AuditRecords, chain: _Chain) -> Iterator[Flaw]:
-    """Compare the log with the chain, both ordered by run and event, and the list of runs with the log."""
+def _log(records: AuditRecords, chain: _Chain, gone: Mapping[str, int]) -> Iterator[Flaw]:
+    """Compare the log with the chain, both ordered by run and event, and the list of runs with the log.
+
+    The events of runs that are `gone` are not missed.
+    """
     audited = _Peek(records.entries_of_runs())
     listed = records.listed()
     unseen = {row.id: row for row in listed}
@@ -446,7 +466,7 @@ def _log(records: AuditRecords, chain: _Chain) -> Iterator[Flaw]:
         if event.run != fold.row.id:
             yield from _end(fold, unseen)
             fold = _Fold(event.run)
-        yield from _without_event(audited, (event.run, event.seq))
+        yield from _without_event(audited, (event.run, event.seq), gone)
         if event.seq != fold.row.last_seq + 1:
             missing = fold.row.last_seq + 1
             yield Flaw(f"Event {missing} of run {event.run} was removed.", None, event.run, missing)
@@ -460,7 +480,7 @@ def _log(records: AuditRecords, chain: _Chain) -> Iterator[Flaw]:
         yield from _compared(event, entry, log)
         fold.take(event, log if entry is None or entry.log is None else entry.log)
     yield from _end(fold, unseen)
-    yield from _without_event(audited, None)
+    yield from _without_event(audited, None, gone)
     for run in unseen:
         yield Flaw(f"Run {run} is listed and has no events.", None, run)
     starts = [chain.starts[row.id] for row in listed if row.id in chain.starts]
@@ -609,10 +629,14 @@ def _compared(event: StoredEvent, entry: AuditEntry | None, log: str) -> Iterato
         yield Flaw(f"Entry {entry.number} is not that of {place}.", entry.number, event.run, event.seq)
 
 
-def _without_event(audited: "_Peek[AuditEntry]", until: tuple[str, int] | None) -> Iterator[Flaw]:
+def _without_event(
+    audited: "_Peek[AuditEntry]", until: tuple[str, int] | None, gone: Mapping[str, int]
+) -> Iterator[Flaw]:
     """Report entries before `until` whose events are missing."""
     while audited.next is not None and (until is None or _place(audited.next) < until):
         entry = audited.step()
+        if (entry.seq or 0) <= gone.get(entry.run or "", -1):
+            continue
         yield Flaw(
             f"Entry {entry.number} speaks of event {entry.seq} of run {entry.run}, which was removed.",
             entry.number,

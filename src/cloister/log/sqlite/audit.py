@@ -105,6 +105,13 @@ def note(db: sqlite3.Connection, kind: str, who: str, detail: Detail | str, at: 
     record(db, Noted(kind, who, entry.detail, at))
 
 
+def note_signed(db: sqlite3.Connection, key: Signer, kind: str, who: str, detail: Detail, at: float) -> None:
+    """As `note`, with a signature over the entry itself. Raises `HostError` if the key cannot be used."""
+    public = _introduced(db, key, at)
+    note(db, kind, who, detail, at)
+    _sign(db, key, public, at, None)
+
+
 def head(db: sqlite3.Connection) -> Head:
     found = db.execute("SELECT number, hash FROM audit ORDER BY number DESC LIMIT 1").fetchone()
     return Head(0, FIRST) if found is None else Head(*found)

@@ -133,6 +133,9 @@ class SqliteBackbone:
         entry = from_a_person(body)
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
 
+    async def forget(self, run: RunId, who: str) -> bool:
+        return await self._writer.write(lambda db: transactions.forget(db, run, who, self._now(), self._key))
+
     async def note(self, kind: str, who: str, detail: Mapping[str, object] | str) -> None:
         def work(db: sqlite3.Connection) -> None:
             audit.note(db, kind, who, detail, self._now())

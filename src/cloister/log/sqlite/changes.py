@@ -64,7 +64,13 @@ class Buried(msgspec.Struct, frozen=True, tag=True):
     owner: OwnerId
 
 
-Change = Logged | Noted | Signed | Held | Released | Buried
+class Forgot(msgspec.Struct, frozen=True, tag=True):
+    """A finished run was removed with its events. The audit says so in an entry of its own."""
+
+    run: RunId
+
+
+Change = Logged | Noted | Signed | Held | Released | Buried | Forgot
 
 
 class Recorded(sqlite3.Connection):

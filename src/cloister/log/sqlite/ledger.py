@@ -179,7 +179,7 @@ def _read_on(db: sqlite3.Connection, stored: bool) -> _Tally:
     return tally
 
 
-def _bring_up(db: sqlite3.Connection) -> None:
+def bring_up(db: sqlite3.Connection) -> None:
     """Move the cursor to the end of the log; inside a transaction that the caller began."""
     for statement in TABLES:
         db.execute(statement)
@@ -264,7 +264,7 @@ def reserve(
     owner_lives: Callable[[OwnerId], bool],
 ) -> T:
     """Decide on up-to-date totals and store what `decide` holds; drop the holds of dead owners first."""
-    _bring_up(db)
+    bring_up(db)
     for (name,) in db.execute("SELECT DISTINCT owner FROM ledger_holds").fetchall():
         if name != hold.owner and not owner_lives(OwnerId(name)):
             bury(db, OwnerId(name))
@@ -276,7 +276,7 @@ def reserve(
 
 def hold_too(db: sqlite3.Connection, held: Held) -> None:
     """Store a hold that another copy of the log decided on."""
-    _bring_up(db)  # holds count for runs that the totals know
+    bring_up(db)  # holds count for runs that the totals know
     _keep(db, held)
 
 

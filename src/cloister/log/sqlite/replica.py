@@ -22,6 +22,7 @@ from cloister.log.sqlite import audit, ledger, transactions
 from cloister.log.sqlite.changes import (
     Buried,
     Change,
+    Forgot,
     Held,
     Logged,
     Noted,
@@ -204,6 +205,8 @@ def _apply(db: sqlite3.Connection, change: Change) -> tuple[Event, ...]:
             ledger.release(db, change.ticket)
         case Buried():
             ledger.bury(db, change.owner)
+        case Forgot():
+            transactions.drop(db, change.run)
     return ()
 
 

@@ -21,6 +21,9 @@ APPLICATION_ID = 0x636C6F69
 BUSY_SECONDS = 10.0
 """How long a transaction waits for that of another process."""
 
+EVENTS_NEVER_GO = """CREATE TRIGGER events_never_go BEFORE DELETE ON events
+        BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END"""
+
 _LOG = (
     """CREATE TABLE runs (
         num INTEGER PRIMARY KEY,
@@ -49,8 +52,7 @@ _LOG = (
     ) STRICT""",
     """CREATE TRIGGER events_never_change BEFORE UPDATE ON events
         BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
-    """CREATE TRIGGER events_never_go BEFORE DELETE ON events
-        BEGIN SELECT RAISE(ABORT, 'the log is append-only'); END""",
+    EVENTS_NEVER_GO,
     # Also stops INSERT OR REPLACE, which deletes without firing the trigger above.
     """CREATE TRIGGER events_have_no_gap BEFORE INSERT ON events
         WHEN NEW.seq <> 1 + COALESCE((SELECT MAX(seq) FROM events WHERE run = NEW.run), 0)

@@ -31,10 +31,10 @@ from cloister.core.ids import OwnerId, RunId, new_run_id
 from cloister.core.requests import NewRun
 from cloister.log.api import Fence
 from cloister.log.audit.chain import Signer, logged
-from cloister.log.sqlite import audit
-from cloister.log.sqlite.changes import Logged, record
+from cloister.log.sqlite import audit, ledger
+from cloister.log.sqlite.changes import Forgot, Logged, record
 from cloister.log.sqlite.reader import COLUMNS, Record, find, sent
-from cloister.log.sqlite.schema import SENT_TABLES
+from cloister.log.sqlite.schema import EVENTS_NEVER_GO, SENT_TABLES
 from cloister.log.sqlite.told import of_kind
 
 _DRIVEN = ("RunClaimed", "RunPaused", "RunContinued")
@@ -195,6 +195,43 @@ def append_outside(
         entries = (encoded(RunContinued(body.who, body.origin)), entry)
     events = _append_live(db, stored, entries, at, Sender(who, key))
     return events[-1], events
+
+
+def forget(
+    db: sqlite3.Connection, run: RunId, who: str, at: float, key: Signer
+) -> tuple[bool, tuple[Event, ...]]:
+    """Remove a finished run with its events; the signed audit says so and keeps what it said before.
+
+    Returns False for the newest run and for the one with the newest event: later numbers are counted from them.
+    """
+    stored = _stored(find(db, run))
+    if stored.state != "finished":
+        raise UserError("run_not_finished", f"Run {run} has not ended: its log stays.")
+    newest = db.execute(
+        "SELECT MAX(num) FROM runs UNION SELECT run FROM events WHERE id = (SELECT MAX(id) FROM events)"
+    )
+    if (stored.num,) in newest.fetchall():
+        return False, ()
+    (log,) = db.execute("SELECT log FROM runs WHERE num = ?", (stored.num,)).fetchone()
+    detail = {"run": run, "events": stored.last_seq, "log": log}
+    audit.note_signed(db, key, "RunForgotten", who, detail, at)
+    drop(db, run)
+    record(db, Forgot(run))
+    return True, ()
+
+
+def drop(db: sqlite3.Connection, run: RunId) -> None:
+    """Delete a run and its events, and overwrite them in the file. What it spent stays counted."""
+    ledger.bring_up(db)
+    num = find(db, run)[0]
+    db.execute("PRAGMA secure_delete = ON")
+    for statement in SENT_TABLES:
+        db.execute(statement)
+    db.execute("DROP TRIGGER events_never_go")
+    for where in ("sent_messages WHERE run", "events WHERE run", "runs WHERE num"):
+        db.execute(f"DELETE FROM {where} = ?", (num,))  # noqa: S608  (constants)
+    db.execute(EVENTS_NEVER_GO)
+    db.execute("PRAGMA secure_delete = OFF")
 
 
 def replay(db: sqlite3.Connection, change: Logged) -> tuple[Event, ...]:

@@ -602,6 +602,32 @@ async def the_end_of_a_run_is_signed_with_it(rig: Rig) -> None:
         expect((await backbone.verify_audit()).checkpoints, verdict.checkpoints)
 
 
+async def a_forgotten_run_is_gone_and_the_audit_still_speaks_of_it(rig: Rig) -> None:
+    async with rig.open() as one, rig.open() as other:
+        fence, kept = await claimed(one), await claimed(one)
+        with refused("run_not_finished"):
+            await one.forget(fence.run, ME)
+        await one.append(fence, [replied(100, 0.5), FINISHED])
+        expect(await one.forget(fence.run, ME), False)  # it has the newest event
+        await one.append(kept, [STARTED])
+        said = await one.audit(run=fence.run)
+        async with other.follow(fence.run) as items:
+            await anext(aiter(items))
+            expect(await one.forget(fence.run, ME), True)
+        for backbone in (one, other):
+            with refused("no_such_run"):
+                await backbone.read(fence.run)
+            with refused("no_such_run"):
+                await backbone.forget(fence.run, ME)
+            expect([row.id for row in await backbone.runs()], [kept.run])
+            expect(await backbone.audit(run=fence.run), said)
+            expect((await backbone.verify_audit()).ok, True)
+        spent = await other.totals(lambda totals: totals.spent(0)[Payers(NEW.repo, ME)])
+        expect((spent.steps, spent.tokens, spent.dollars), (1, 100, 0.5))
+        await claimed(one)
+        expect((await other.verify_audit()).ok, True)
+
+
 def held(amount: Spend) -> Callable[[Totals], tuple[Spend, Spend | None]]:
     """Hold `amount`, and answer with the sum of what was spent and held before."""
     return lambda totals: (sum(totals.spent(0).values(), Spend()), amount)
