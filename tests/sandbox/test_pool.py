@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from anyio.abc import ByteStream
 
@@ -14,7 +15,7 @@ from cloister.core.requests import PoolWish, Quota
 from cloister.sandbox.api import Sandbox, SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.local.names import parse_name
-from cloister.sandbox.pool import Pool, open_pool
+from cloister.sandbox.pool import PASSING, Pool, open_pool
 
 pytestmark = pytest.mark.anyio
 
@@ -99,6 +100,28 @@ async def test_its_time_begins_when_it_is_claimed_and_ends(host: ContainerHost) 
                 await sandbox.run(Command(("/bin/true",)))
         await full(pool)
         assert pool.info()[0].ready == 1
+
+
+async def test_a_sandbox_that_is_about_to_be_needed_is_warmed_for_one_and_not_replaced(
+    host: ContainerHost, data_dir: Path
+) -> None:
+    spec = SandboxSpec(quota=Quota(memory_bytes=268_435_456), ttl_seconds=60)
+    async with open_pool(host, (), QUOTA, host.templates.version) as pool:
+        for _ in range(3):
+            pool.warm(spec)
+        await full(pool)
+        warm = living(data_dir)
+        assert len(warm) == 1
+        async with pool.open(SandboxSpec()) as other:
+            assert other.info.id not in warm, "of another size"
+        async with pool.open(spec) as sandbox:
+            assert {sandbox.info.id} == warm
+            assert pool.info() == () and living(data_dir) == warm
+        for seconds in range(60, 60 + 2 * PASSING):
+            pool.warm(msgspec.structs.replace(spec, quota=Quota(cpus=seconds / 100)))
+        assert len(pool.info()) == PASSING, "the newest kinds"
+        pool.warm(SandboxSpec(template="unknown"))
+    assert living(data_dir) == set()
 
 
 async def test_who_asks_for_something_else_gets_that(host: ContainerHost, data_dir: Path) -> None:

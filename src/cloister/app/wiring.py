@@ -64,13 +64,14 @@ from cloister.runs.attempts.people import RunSandboxes
 from cloister.runs.budget import BudgetLedger
 from cloister.runs.driver import drive_run
 from cloister.runs.environments.by_hand import ModelsByHand
-from cloister.runs.environments.layers import Prepared, prepared, set_up_repository
+from cloister.runs.environments.layers import Prepared
+from cloister.runs.environments.repository import Outlook, look, prepared, set_up_repository
 from cloister.runs.environments.trial import Tried, try_tool
 from cloister.runs.services import RunServices
 from cloister.runs.supervisor import Look, Supervisor, open_supervisor
 from cloister.runs.templates import Warming, Workshop, repositories
 from cloister.sandbox._spawn import allow_many_files
-from cloister.sandbox.api import Host, Report, Sandbox
+from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec
 from cloister.sandbox.liveness import Owners
 from cloister.sandbox.local.provider import Choices, local_provider
 from cloister.sandbox.pool import Pool, open_pool
@@ -108,6 +109,8 @@ class App:
     """Builds and checks the environment of a repository."""
     try_tool: Callable[[NewRun, str, dict[str, Any], Report], Awaitable[Tried]]
     """Calls an added tool without a run."""
+    look: Callable[[NewRun], Awaitable[tuple[Outlook, SandboxSpec]]]
+    """Says what a run would find in its repository."""
     overview: Overview
     """The rows of all runs and the sandboxes, as they change."""
     of_runs: RunSandboxes
@@ -482,9 +485,13 @@ def _supervisor(
     return supervisor
 
 
-def _without_a_run(services: RunServices, record: Record) -> tuple[Any, Any]:
-    """What is done with repositories beside runs: set one up, try a tool."""
-    return partial(set_up_repository, services, record), partial(try_tool, services, record)
+def _without_a_run(services: RunServices, record: Record) -> tuple[Any, Any, Any]:
+    """What is done with repositories beside runs: set one up, try a tool, look at one."""
+    return (
+        partial(set_up_repository, services, record),
+        partial(try_tool, services, record),
+        partial(look, services),
+    )
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import anyio
 import msgspec
+from anyio import TASK_STATUS_IGNORED, to_thread
 from anyio.abc import ByteStream, TaskGroup, TaskStatus
 
 from cloister.core import limits
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 3_600.0
 """Age at which an unclaimed sandbox is replaced."""
+PASSING, PASSING_SECONDS = 4, 600.0
+"""Sandboxes that are kept warm because a person is about to need one: how many, and for how long."""
 
 _LOOK_SECONDS = 5.0
 _SETTLE_SECONDS = 0.1
@@ -77,11 +80,14 @@ class _Member:
     gone: anyio.Event = field(default_factory=anyio.Event)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Shelf:
     """The sandboxes of one kind."""
 
     wish: PoolWish
+    quota: Quota
+    passing: bool = False
+    """Whether it is for one sandbox, and gone with it."""
     ready: list[_Member] = field(default_factory=list[_Member])
     claimed: int = 0
     missed: int = 0
@@ -95,9 +101,8 @@ class Pool:
     ) -> None:
         self._host = host
         self._version = version
-        self._quota = quota
         self._tasks = tasks
-        self._shelves = [_Shelf(wish) for wish in wishes]
+        self._shelves = [_Shelf(wish, quota) for wish in wishes]
         self._wanted = anyio.Event()
         self._changed = anyio.Event()
 
@@ -129,6 +134,36 @@ class Pool:
     async def delete_snapshot(self, reference: str) -> None:
         await self._host.delete_snapshot(reference)
 
+    def warm(self, spec: SandboxSpec) -> None:
+        """Keep one sandbox as `spec` ready for some minutes, unless one waits. Of many kinds the newest are kept."""
+        if any(_fits(shelf, spec) for shelf in self._shelves):
+            return
+        passing = [shelf for shelf in self._shelves if shelf.passing]
+        for shelf in passing[: max(0, len(passing) + 1 - PASSING)]:
+            self._shelves.remove(shelf)
+            for member in shelf.ready:
+                member.unwanted.set()
+        shelf = _Shelf(PoolWish(spec.template, spec.tier, 1), spec.quota, passing=True)
+        self._shelves.append(shelf)
+        self._tasks.start_soon(self._pass, shelf)
+
+    async def _pass(self, shelf: _Shelf) -> None:
+        try:
+            version = await to_thread.run_sync(self._version, shelf.wish.template)
+            if version is not None:
+                await self._hold(shelf, version, task_status=TASK_STATUS_IGNORED)
+        except CloisterError as error:
+            logger.warning("no sandbox of %s is kept warm: %s", shelf.wish.template, error.message)
+        except Exception:
+            logger.exception("no sandbox of %s is kept warm", shelf.wish.template)
+        finally:
+            self._leave(shelf)
+
+    def _leave(self, shelf: _Shelf) -> None:
+        if shelf.passing and shelf in self._shelves:
+            self._shelves.remove(shelf)
+            self._change()
+
     def drop(self) -> None:
         """End every sandbox that is not handed out; they are replaced when there is room."""
         for shelf in self._shelves:
@@ -153,14 +188,14 @@ class Pool:
 
     async def filled(self) -> None:
         """Wait until every shelf holds what it may."""
-        while any(self._lacks(shelf) is not None for shelf in self._shelves):
+        while any(self._lacks(one) is not None or (one.passing and not one.ready) for one in self._shelves):
             await self._changed.wait()
 
     async def keep_full(self) -> None:
         """Never returns: opens what is missing, one at a time, and lets go of what is out of date."""
         while True:
             self._wanted = anyio.Event()
-            for shelf in self._shelves:
+            for shelf in [each for each in self._shelves if not each.passing]:
                 await self._tend(shelf)
             with anyio.move_on_after(_LOOK_SECONDS):
                 await self._wanted.wait()
@@ -169,20 +204,14 @@ class Pool:
     def _claim(self, spec: SandboxSpec) -> _Member | None:
         """Take a warm sandbox that fits `spec`, if there is one."""
         now = anyio.current_time()
-        for shelf in self._shelves:
-            wish = shelf.wish
-            if spec.kept or (spec.template, spec.tier, spec.quota) != (
-                wish.template,
-                wish.tier,
-                self._quota,
-            ):
-                continue
-            version = self._version(wish.template)
+        for shelf in [each for each in self._shelves if _fits(each, spec)]:
+            version = self._version(shelf.wish.template)
             for member in shelf.ready:
                 if member.version == version and now + spec.ttl_seconds <= member.expires:
                     shelf.ready.remove(member)
                     member.claimed.set()
                     shelf.claimed += 1
+                    self._leave(shelf)
                     self._wanted.set()
                     return member
             shelf.missed += 1
@@ -207,6 +236,8 @@ class Pool:
 
     def _lacks(self, shelf: _Shelf) -> str | None:
         """The version to open one more of; None with enough sandboxes, too little memory or no template."""
+        if shelf.passing:
+            return None
         version = self._version(shelf.wish.template)
         fresh = [member for member in shelf.ready if member.version == version]
         if version is None or len(fresh) >= shelf.wish.size:
@@ -223,7 +254,7 @@ class Pool:
         """Hold one sandbox open until it is lost or not wanted."""
         doorway, member = _Doorway(), None
         wish = shelf.wish
-        spec = SandboxSpec(wish.template, wish.tier, self._quota, limits.TTL_SECONDS_MAX)
+        spec = SandboxSpec(wish.template, wish.tier, shelf.quota, limits.TTL_SECONDS_MAX)
         expires = anyio.current_time() + limits.TTL_SECONDS_MAX
         try:
             async with self._host.open(spec, doorway) as sandbox:
@@ -261,7 +292,7 @@ class Pool:
 
             waits.start_soon(lost)
             waits.start_soon(let_go)
-            with anyio.move_on_after(IDLE_SECONDS):
+            with anyio.move_on_after(PASSING_SECONDS if shelf.passing else IDLE_SECONDS):
                 await member.claimed.wait()
             if member.claimed.is_set():
                 await member.unwanted.wait()
@@ -272,6 +303,11 @@ class Pool:
     def _change(self) -> None:
         self._changed.set()
         self._changed = anyio.Event()
+
+
+def _fits(shelf: _Shelf, spec: SandboxSpec) -> bool:
+    wish = shelf.wish
+    return not spec.kept and (wish.template, wish.tier, shelf.quota) == (spec.template, spec.tier, spec.quota)
 
 
 async def _stretch(sandbox: Sandbox) -> None:

@@ -296,6 +296,7 @@ async def test_no_verb_reads_the_repository_of_a_project_for_others(house: House
         ("GET", f"/v1/skills?repo={LEDGER}", None),
         ("GET", f"/v1/tools?repo={LEDGER}", None),
         ("GET", f"/v1/forge?repo={LEDGER}", None),
+        ("POST", "/v1/environments/look", {"repo": LEDGER}),
         ("POST", "/v1/policy/layers", {"repo": LEDGER}),
         ("POST", "/v1/policy/explain", {"action": "bash:ls", "context": {"repo": LEDGER}}),
         ("POST", "/v1/verify", {"repo": LEDGER, "ref": "main"}),

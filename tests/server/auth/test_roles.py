@@ -73,7 +73,8 @@ def routes(wanted: Callable[[str], bool]) -> list[tuple[str, str]]:
 
 
 OPERATED = (
-    {"/v1/runs", "/v1/attachments", "/v1/environments/plan", "/v1/verify", "/v1/triggers/name/run"}
+    {"/v1/runs", "/v1/attachments", "/v1/verify", "/v1/triggers/name/run"}
+    | {"/v1/environments/plan", "/v1/environments/look"}
     | {
         f"/v1/runs/run/{verb}"
         for verb in (

@@ -1,15 +1,17 @@
 // A new run: one large field for the prompt; the rest has its usual values and is folded.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, path, send } from "../api/client";
-import type { Admitted, Event, RunRow, RunWish } from "../api/records";
+import { get, path, send, sentence } from "../api/client";
+import type { Admitted, Event, Outlook, RunRow, RunRule, RunWish } from "../api/records";
 import { useAttachments } from "../parts/attach";
+import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
 import { Command, Failed } from "../parts/notes";
 import { go, query } from "../router";
+import { shown } from "../text/format";
 
-type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; n: string; tier: string; dollars: string; steps: string; hosts: string };
-const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "" };
+type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; n: string; tier: string; dollars: string; steps: string; hosts: string; rules: string };
+const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "", rules: "" };
 
 export function NewRunPage() {
   const [form, setForm] = useState<Form>({ ...EMPTY, prompt: query.value.get("prompt") ?? "", repo: query.value.get("repo") ?? "" });
@@ -34,6 +36,9 @@ export function NewRunPage() {
     const last = runs.data?.[0]?.repo;
     if (last && !from) setForm((before) => (before.repo ? before : { ...before, repo: last }));
   }, [runs.data]);
+  // Half of an address is not looked at.
+  const [typing, setTyping] = useState(false);
+  const whole = { onFocus: () => setTyping(true), onBlur: () => setTyping(false) };
   const attaching = useAttachments(setFailure, () => (key.current = crypto.randomUUID()));
   const start = async () => {
     setBusy(true);
@@ -76,16 +81,17 @@ export function NewRunPage() {
           />
         </label>
         {attaching.list}
-        {field("repo", "Repository", "a git address, or a directory on the server", { list: "repos", required: true })}
+        {field("repo", "Repository", "a git address, or a directory on the server", { list: "repos", required: true, ...whole })}
+        <Look repo={typing ? "" : form.repo.trim()} commit={form.ref.trim()} tier={form.tier} named={form.checks.trim() !== ""} />
         <datalist id="repos">
           {repos.map((repo) => (
             <option key={repo} value={repo} />
           ))}
         </datalist>
         <details>
-          <summary>More: branch, model, checks, attempts, budget, tier, hosts</summary>
+          <summary>More: branch, model, checks, attempts, budget, isolation, hosts, rules</summary>
           <div class="fields">
-            {field("ref", "Branch, tag or commit", "HEAD")}
+            {field("ref", "Branch, tag or commit", "HEAD", whole)}
             {field("model", "Model", "the configured one")}
             {field("n", "Attempts", "1", { type: "number", min: 1, max: 16 })}
             {field("dollars", "Budget in dollars", "the configured one", { type: "number", min: 0, step: "0.01" })}
@@ -104,6 +110,10 @@ export function NewRunPage() {
             <textarea rows={2} value={form.checks} placeholder="found in the repository" onInput={(event) => set({ checks: event.currentTarget.value })} />
           </label>
           {field("hosts", "Hosts that it may reach, besides those of the rules", "none")}
+          <label class="field">
+            <span>Rules for this run, one per line</span>
+            <textarea rows={2} value={form.rules} placeholder="deny bash:git push*" onInput={(event) => set({ rules: event.currentTarget.value })} />
+          </label>
         </details>
         {failure !== null && <Failed error={failure} />}
         <div class="answers">
@@ -112,6 +122,61 @@ export function NewRunPage() {
           <Command text={`cloister run ${JSON.stringify(form.prompt.split("\n")[0]?.slice(0, 60) || "…")} --repo ${form.repo || "."}`} />
         </div>
       </form>
+    </div>
+  );
+}
+
+const PAUSE = 700;
+const CHECKS = 5;
+
+/** What a run would find in the repository. Looking keeps a sandbox warm for it while the rest is typed. */
+function Look({ repo, commit, tier, named }: { repo: string; commit: string; tier: string; named: boolean }) {
+  const [found, setFound] = useState<{ of: string; outlook: Outlook | null; problem: string }>({ of: "", outlook: null, problem: "" });
+  const of = `${repo} ${commit} ${tier}`;
+  useEffect(() => {
+    if (!repo) return;
+    let wanted = true;
+    const timer = setTimeout(() => {
+      send<Outlook>("POST", "/v1/environments/look", { repo, ref: commit || null, tier }).then(
+        (outlook) => wanted && setFound({ of, outlook, problem: outlook.problem }),
+        (failure: unknown) => wanted && setFound({ of, outlook: null, problem: sentence(failure) }),
+      );
+    }, PAUSE);
+    return () => {
+      wanted = false;
+      clearTimeout(timer);
+    };
+  }, [of]);
+  if (!repo) return null;
+  const { outlook, problem } = found.of === of ? found : { outlook: null, problem: "" };
+  return (
+    <div class="look" role="status">
+      {problem ? (
+        <p class="warn">
+          <Icon name="warn" /> {shown(problem)}
+        </p>
+      ) : !outlook ? (
+        <p class="dim">Looking at the repository…</p>
+      ) : (
+        <>
+          <p>
+            {outlook.branch ? `${shown(outlook.branch)} at ` : ""}
+            <code>{outlook.commit.slice(0, 10)}</code>
+            {". "}
+            {named ? "The checks are those below." : outlook.checks.length ? "Checks found:" : "No checks found: name some below, or nothing can be proven."}
+            {!named &&
+              outlook.checks.slice(0, CHECKS).map((check) => (
+                <>
+                  {" "}
+                  <code key={check}>{shown(check)}</code>
+                </>
+              ))}
+            {!named && (outlook.checks.length ?? 0) > CHECKS && ` and ${outlook.checks!.length - CHECKS} more`}
+          </p>
+          <p class="dim">{outlook.ready ? "Its environment is ready; a sandbox is being warmed." : "Its environment is built first."}</p>
+          {outlook.note && <p class="warn">{shown(outlook.note)}</p>}
+        </>
+      )}
     </div>
   );
 }
@@ -127,6 +192,10 @@ function wishOf(form: Form): RunWish {
     n: Number(form.n) || 1,
     tier: form.tier,
     allow_hosts: words(form.hosts, /[\s,]+/),
+    rules: words(form.rules, /\n/).map((line) => {
+      const [effect = "", ...action] = line.split(/\s+/);
+      return { effect: effect as RunRule["effect"], action: action.join(" ") };
+    }),
     budget: { ...(form.dollars ? { dollars: Number(form.dollars) } : {}), ...(form.steps ? { steps: Number(form.steps) } : {}) },
   };
 }
@@ -143,5 +212,6 @@ function formOf(wish: RunWish): Form {
     dollars: String(wish.budget?.dollars ?? ""),
     steps: String(wish.budget?.steps ?? ""),
     hosts: wish.allow_hosts?.join(" ") ?? "",
+    rules: wish.rules?.map((rule) => `${rule.effect} ${rule.action}`).join("\n") ?? "",
   };
 }

@@ -37,7 +37,7 @@ from cloister.app.workbench.metrics import measured
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
 from cloister.core.computer import WORK_DIR, Command, Output, Pty
-from cloister.core.errors import HostError, UserError
+from cloister.core.errors import CloisterError, HostError, UserError
 from cloister.core.ids import is_id
 from cloister.core.requests import NewRun, check_new_run
 from cloister.core.text import bounded, decode
@@ -57,8 +57,10 @@ if TYPE_CHECKING:
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Finished, Process, Sink
     from cloister.core.diagnosis import Diagnosis
+    from cloister.core.requests import Tier
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
+    from cloister.runs.environments.repository import Outlook
     from cloister.sandbox.api import Report, Sandbox, SandboxInfo, SnapshotInfo
     from cloister.sandbox.pool import PoolInfo
     from cloister.sandbox.templates.catalog import TemplateInfo, Templates
@@ -426,6 +428,22 @@ class LocalEnvironments(Group):
 
     async def plan(self, listing: Listing) -> Plan:
         return await to_thread.run_sync(detect, listing)
+
+    async def look(self, repo: str, ref: str | None = None, tier: Tier = "auto") -> Outlook:
+        from cloister.runs.environments.repository import Outlook  # noqa: PLC0415  (brings the agent)
+
+        request = NewRun("look", repo, ref, tier=tier)
+        if problem := check_new_run(request):
+            raise UserError("bad_run", problem)
+        self.reach.must_be("operator", None, [repo])
+        async with self._parts.machine() as app:
+            try:
+                found, start = await app.look(request)
+            except CloisterError as error:
+                return Outlook(problem=error.message)
+            if found.ready:
+                app.pool.warm(start)
+        return found
 
 
 @checked(TemplateVerbs)

@@ -343,6 +343,7 @@ _RECORDS = {
         "cloister.runs.attempts.why": "LineOrigin",
         "cloister.runs.budget": "BudgetReport",
         "cloister.runs.delivery": "Removal Removed",
+        "cloister.runs.environments.repository": "Outlook",
         "cloister.runs.receipt": "Receipt",
         "cloister.runs.view": "RunView",
         "cloister.sandbox.api": "SandboxInfo SnapshotInfo",

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,7 +32,6 @@ from cloister.core.log import Journal
 from cloister.core.repository import FILES as SETTINGS
 from cloister.core.repository import folders_of
 from cloister.core.requests import NewRun, Quota
-from cloister.core.system.locks import lock_within
 from cloister.core.text import decode, one_line
 from cloister.egress.factory import Outfit
 from cloister.egress.rules import DoorEvent, Record
@@ -41,12 +40,10 @@ from cloister.environment.detect import detect, with_version
 from cloister.environment.installers import TRIALS, Refusal, explain
 from cloister.environment.listing import Listing, collect, wanted
 from cloister.forge import read, workspace
-from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url, tagged_version
 from cloister.harnesses.acp.programs import installed
 from cloister.policy.api import Layer, Policy, Rule
 from cloister.runs.environments import services as setup_services
-from cloister.runs.run_rules import Governed, govern, reachable, run_layer
 from cloister.runs.services import RunServices
 from cloister.runs.templates import Workshop, run_step
 from cloister.sandbox.api import Host, Report, Sandbox, SandboxSpec, keep
@@ -426,7 +423,7 @@ class _Maker:
         rest = [step for step in self.plan.steps if step.stage != "tools"]
         await self._steps(work, sandbox, rest, 0.2)
         inside.shut()
-        async with _placed(sandbox, self.settings):
+        async with placed(sandbox, self.settings):
             checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
         if self.plan.services:
             await self._run(
@@ -510,7 +507,7 @@ class _Maker:
 
 
 @asynccontextmanager
-async def _placed(sandbox: Sandbox, settings: str) -> AsyncGenerator[None]:
+async def placed(sandbox: Sandbox, settings: str) -> AsyncGenerator[None]:
     """Put settings that are not committed yet where the checks are looked for."""
     path = f"{WORK_DIR}/{SETTINGS[1]}"
     if settings:
@@ -600,74 +597,6 @@ class SetUp:
 
     async def _record(self, _: SandboxId, body: DoorEvent) -> None:
         await self.journal.append(body)
-
-
-class RepositorySetUp(NamedTuple):
-    """A repository whose environment is there."""
-
-    made: Prepared
-    base: Base
-    governed: Governed
-    """Its policy has the request's own layer."""
-    outlet: Outlet
-    bare: Path
-
-
-@asynccontextmanager
-async def prepared(
-    services: RunServices,
-    record: Record,
-    request: NewRun,
-    report: Report,
-    settings: str = "",
-    again: bool = False,
-) -> "AsyncGenerator[RepositorySetUp]":
-    """Set up a repository without a run. `settings` take the place of the committed ones."""
-    workshop = services.warming.workshop
-    workshop.repositories.mkdir(parents=True, exist_ok=True, mode=0o700)
-    bare = workshop.bare(f"environment-{hashlib.sha256(request.repo.encode()).hexdigest()[:16]}")
-    async with lock_within(bare.with_suffix(".lock"), SETUP_SECONDS):
-        above = await anyio.to_thread.run_sync(services.rules.above, request.repo)
-        reach = reachable((*above, run_layer(request)))
-        base = await services.forges.bring(request.repo, request.ref, bare, reach)
-        governed = await govern(services.rules, request, services.quota, bare, base.commit)
-        governed = replace(governed, policy=(*governed.policy, run_layer(request)))
-        outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
-        outlet = Outlet(services.host, outfit, governed.policy, record, governed.quota)
-        site = Site(request.repo, bare, base.commit)
-        below = await workshop.prepare(request.template, report)
-        plan, files = await planned(site, request.setup, settings=settings)
-        if plan.template is not None:
-            below = await workshop.prepare(plan.template, report)
-        environments = Environments(workshop, outlet, settings=settings, again=again)
-        made = await environments.prepare(site, below, plan, files, report)
-        yield RepositorySetUp(made, base, governed, outlet, bare)
-
-
-async def set_up_repository(
-    services: RunServices, record: Record, request: NewRun, report: Report, settings: str = ""
-) -> tuple[Prepared, tuple[Diagnosis, ...]]:
-    """Set up a repository without a run, and run its checks on the newest commit in a sandbox of the result.
-
-    `settings` take the place of the committed ones.
-    """
-    async with prepared(services, record, request, report, settings) as there:
-        made, base, governed, outlet, bare = there
-        known = made.template.about
-        if known.commit == base.commit and known.baseline and not request.checks:
-            return made, known.baseline
-        report(None, "running the checks")
-        async with outlet.opened(made.template.name, {}, frozenset()) as inside:
-            inside.shut()
-            await workspace.sync(inside.sandbox, bare, known.commit, base.commit)
-            cpus = governed.quota.cpus
-            async with _placed(inside.sandbox, settings):
-                checks = request.checks or await find_checks(inside.sandbox)
-                return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
-
-
-def _quiet(check: str, stream: Stream, data: bytes) -> None:
-    del check, stream, data
 
 
 def told(plan: Plan) -> tuple[str, ...]:

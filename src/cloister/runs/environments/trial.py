@@ -22,7 +22,8 @@ from cloister.forge import workspace
 from cloister.log.journal import MemoryJournal
 from cloister.policy.api import Decision, Policy, ToolAction
 from cloister.policy.decide import Decider
-from cloister.runs.environments.layers import Outlet, prepared
+from cloister.runs.environments.layers import Outlet
+from cloister.runs.environments.repository import prepared
 from cloister.runs.services import RunServices
 from cloister.sandbox.api import Report
 

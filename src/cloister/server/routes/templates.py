@@ -14,9 +14,11 @@ from cloister.app.verbs.knowledge import KnowledgeVerbs, RunNotes, SkillList, Sk
 from cloister.app.verbs.records import EnvironmentInfo
 from cloister.app.verbs.tools import ToolList, ToolTried, ToolVerbs
 from cloister.core import limits
+from cloister.core.requests import Tier
 from cloister.environment.api import Plan
 from cloister.environment.listing import LISTING_BYTES, Listing
 from cloister.runs.attempts.verify import Claim, Verified
+from cloister.runs.environments.repository import Outlook
 from cloister.sandbox.api import Report
 from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.sandbox.templates.recipes import Recipe
@@ -109,6 +111,23 @@ async def set_up_environment(
     if data.progress:
         return ProgressLines(work, sockets.leaving)
     return Response(await wait(work(log_progress)))
+
+
+class LookAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A repository on which a run may be asked for."""
+
+    repo: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    """A path on the server's machine or a git URL."""
+    ref: str | None = None
+    tier: Tier = "auto"
+
+
+@post(
+    "/v1/environments/look",
+    **of(EnvironmentVerbs.look, "What a run on a repository would find", "lookAtRepository", 200, reads=True),
+)
+async def look_at_repository(data: JSONBody[LookAt], verbs: Given, wait: Wait) -> Outlook:
+    return await wait(verbs.environments.look(data.repo, data.ref, data.tier))
 
 
 _Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=400)]

@@ -597,4 +597,12 @@ async def the_environment_of_a_listing_is_explained(rig: Rig) -> None:
     expect(told, [("node", "20", "20 in engines of package.json")])
 
 
+async def a_repository_that_a_run_would_not_find_is_an_answer(rig: Rig) -> None:
+    environments = rig.verbs("otto", "operator").environments
+    found = await environments.look("/nowhere")
+    expect(("/nowhere" in found.problem, found.commit, found.ready), (True, "", False))
+    with refused("bad_run"):
+        await environments.look("")
+
+
 PROMISES: tuple[Promise, ...] = promises(__name__, Rig)

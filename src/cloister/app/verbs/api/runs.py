@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     )
     from cloister.core.events import ChangeDelivered, Delta, Event
     from cloister.core.ids import RunId
-    from cloister.core.requests import Attachment, NewRun, Origin, Outcome, State
+    from cloister.core.requests import Attachment, NewRun, Origin, Outcome, State, Tier
     from cloister.environment.api import Plan
     from cloister.environment.listing import Listing
     from cloister.log.api import RunCount, RunRow
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from cloister.runs.attempts.why import LineOrigin
     from cloister.runs.budget import BudgetReport
     from cloister.runs.delivery import Removal, Removed
+    from cloister.runs.environments.repository import Outlook
     from cloister.runs.receipt import Receipt
     from cloister.runs.view import RunView
     from cloister.sandbox.api import Report
@@ -313,6 +314,14 @@ class EnvironmentVerbs(Protocol):
     @needs("operator", "POST environments/plan", body="listing", anywhere=True)
     async def plan(self, listing: Listing) -> Plan:
         """Detect the environment of a repository from its file names and manifests, which the caller has."""
+        ...
+
+    @needs("operator", "POST environments/look", anywhere=True, seconds=SLOW_SECONDS)
+    async def look(self, repo: str, ref: str | None = None, tier: Tier = "auto") -> Outlook:
+        """What a run on a repository would find; a sandbox for it is kept warm for some minutes. Nothing is built.
+
+        A repository that cannot be fetched is an answer too. Raises `UserError` (`bad_run`, `denied`).
+        """
         ...
 
 
