@@ -13,6 +13,16 @@ from cloister.log.sqlite.backbone import open_backbone
 DEAD = OwnerId("o-aaaaaaaaaaaa")
 
 
+def queue(data_dir: Path, prompt: str) -> RunId:
+    """A run that no one has claimed."""
+
+    async def make() -> RunId:
+        async with open_backbone(data_dir / "cloister.db", owner_lives=lambda _: False) as backbone:
+            return (await backbone.admit(NewRun(prompt, "/repo"), "ann"))[0]
+
+    return anyio.run(make)
+
+
 def seed(
     data_dir: Path,
     prompt: str = "fix it",

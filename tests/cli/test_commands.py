@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from pathlib import Path
 import anyio
 import pytest
 import typer.main
-from tests.cli.seeds import DEAD, seed
+from tests.cli.seeds import DEAD, queue, seed
 
 from cloister.cli.entry import app
 from cloister.cli.quick import GROUPS
@@ -19,7 +20,10 @@ from cloister.core.events import (
     AskRaised,
     Event,
     ModelChosen,
+    PhaseEnded,
+    PhaseStarted,
     PromptReceived,
+    RunFinished,
     StopRequested,
 )
 from cloister.core.ids import RunId, new_owner_id
@@ -102,6 +106,24 @@ def test_a_run_that_waits_for_a_person_is_listed_as_asks_you_until_it_is_answere
         ).stdout.splitlines()
         assert [line.split()[0] for line in listed[1:]] == [other]
         assert cloister("ps", "--user", "bob").stdout == "No such runs.\n"
+
+
+def test_a_listed_run_says_what_it_does_how_long_that_usually_takes_and_how_many_are_before_it(
+    cloister: Cloister, data_dir: Path
+) -> None:
+    for took in (100.0, 125.0, 900.0):
+        seed(data_dir, more=[PhaseEnded("work", took), RunFinished("proven", "Done.", 1)])
+    owner = new_owner_id()
+    with Owners(data_dir / "owners").hold(owner):
+        seed(data_dir, "at work", owner=owner, more=[PhaseStarted("work")])
+        lines = cloister("ps").stdout.splitlines()
+        place = next(number for number, line in enumerate(lines) if line.endswith("at work"))
+        assert re.fullmatch(r" +work for \d+ s, usually 2 min 05 s", lines[place + 1])
+    for prompt in ("first", "second", "third"):
+        queue(data_dir, prompt)
+    listed = cloister("ps").stdout.splitlines()
+    waiting = [line.strip() for line in listed if line.endswith("before it")]
+    assert waiting == ["2 runs are before it", "1 run is before it"]
 
 
 def test_old_runs_are_removed_together_and_once(cloister: Cloister, data_dir: Path) -> None:

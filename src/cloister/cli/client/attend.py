@@ -2,17 +2,20 @@
 
 import signal
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
 import anyio
 
 from cloister.cli.screen.screen import Show
-from cloister.core.events import Blame, Delta, Event, RunContinued, RunFinished
+from cloister.core.errors import CloisterError
+from cloister.core.events import Blame, Delta, Event, PhaseStarted, RunContinued, RunFinished
 from cloister.core.requests import Accepted, Outcome
+from cloister.runs.event_text.lines import seconds
 
 if TYPE_CHECKING:
     from cloister.cli.client.steer import Steering
+    from cloister.log.api import RunRow
 
 TICK_SECONDS = 0.2
 STOP_SECONDS = 20.0
@@ -44,6 +47,8 @@ class Watch:
         self, show: Show, after: int = 0, accept: Accepted = "proven", steering: "Steering | None" = None
     ) -> None:
         self._show = show
+        self._row: Callable[[], Awaitable[RunRow]] | None = None
+        self._begun = anyio.Event()
         self._steering = steering
         self._accepted = _ACCEPTED[accept]
         self.outcome: Outcome | None = None
@@ -53,6 +58,10 @@ class Watch:
         self.left = False
         """True if a person left with one Ctrl-C, so that the run goes on."""
 
+    def at(self, row: "Callable[[], Awaitable[RunRow]]") -> None:
+        """From now on show how long a phase usually takes, as the run's `row` says."""
+        self._row = row
+
     def feed(self, item: Event | Delta) -> None:
         if isinstance(item, Event):
             self.last_seq = item.seq
@@ -60,6 +69,8 @@ class Watch:
                 self.outcome, self.blame = item.body.outcome, item.body.blame
             elif isinstance(item.body, RunContinued):
                 self.outcome = self.blame = None
+            elif isinstance(item.body, PhaseStarted):
+                self._begun.set()
         if self._steering is not None:
             self._steering.feed(item)
         self._show.feed(item)
@@ -88,6 +99,7 @@ class Watch:
 
                 tasks.start_soon(hear)
                 tasks.start_soon(self._tick)
+                tasks.start_soon(self._say_usual)
                 if self._steering is not None:
                     tasks.start_soon(leave, self._steering)
                 try:
@@ -109,6 +121,18 @@ class Watch:
         if self.outcome is None:
             return 1
         return 0 if self.outcome in self._accepted else _OUTCOMES.get(self.outcome, 1)
+
+    async def _say_usual(self) -> None:
+        """Show with each phase how long it usually takes."""
+        while True:
+            await self._begun.wait()
+            self._begun = anyio.Event()
+            with suppress(CloisterError):
+                row = None if self._row is None else await self._row()
+                usual = None if row is None else row.phase_usual
+                self._show.usual(
+                    "" if row is None or usual is None else f"{row.phase} usually takes {seconds(usual)}"
+                )
 
     async def _tick(self) -> None:
         while True:

@@ -14,7 +14,19 @@ from cloister.cli.screen.keys import ESCAPE, Editor, Keys
 from cloister.cli.screen.screen import LiveShow, Show
 from cloister.cli.screen.terminal import Keyboard, in_foreground, is_terminal, read_some
 from cloister.core.errors import CloisterError
-from cloister.core.events import AskAnswered, AskRaised, Delta, Event, RunFinished, RunResumed
+from cloister.core.events import (
+    AskAnswered,
+    AskRaised,
+    Delta,
+    Event,
+    PauseRequested,
+    QuestionAnswered,
+    QuestionAsked,
+    ResumeRequested,
+    RunContinued,
+    RunFinished,
+    RunResumed,
+)
 from cloister.core.text import one_line
 from cloister.runs.event_text.lines import Line, seconds
 
@@ -27,7 +39,7 @@ LEAVE_SECONDS = 1.5
 LOOK_SECONDS = 0.5
 """Keys do not answer a question that a person cannot have read: they were typed for something else."""
 ESCAPE_SECONDS = 0.05
-_HINT = "type to tell the run something · Esc stops the step · Ctrl-C leaves"
+_HINT = "type to tell it more · Esc stops the step · Ctrl-P pauses · Ctrl-C leaves"
 
 
 class Steering:
@@ -41,6 +53,9 @@ class Steering:
         self._run: RunId | None = None
         self._asks: dict[str, tuple[AskRaised, float]] = {}
         """Open questions, and when each came."""
+        self._questions: dict[str, tuple[QuestionAsked, float]] = {}
+        """Those of the model that wait for an answer."""
+        self._paused = False
         self._editor = Editor()
         self._presses = 0
         """Of Ctrl-C."""
@@ -56,6 +71,17 @@ class Steering:
                 self._asks[body.ask] = (body, time.monotonic())
             case Event(body=AskAnswered() as body):
                 self._asks.pop(body.ask, None)
+            case Event(body=QuestionAsked() as body):
+                self._questions[body.question] = (body, time.monotonic())
+            case Event(body=QuestionAnswered() as body):
+                self._questions.pop(body.question, None)
+            case Event(body=PauseRequested()):
+                self._paused = True
+            case Event(body=ResumeRequested()):
+                self._paused = False
+            case Event(body=RunContinued()):
+                self._paused = False
+                self._questions.clear()
             case Event(body=RunFinished() | RunResumed()):
                 self._asks.clear()
             case _:
@@ -72,13 +98,17 @@ class Steering:
     def lines(self, width: int) -> tuple[list[Line], int]:
         """What the keys do now, and the line that is typed."""
         lines: list[Line] = []
-        if asked := self._question():
+        if asked := self._approval():
             ask, since = asked
             ready = _read(since) and not self._editor.text
             keys = "[y] allow  [n] deny" if ready else "allow or deny?"
             more = f" ({len(self._asks)} questions)" if len(self._asks) > 1 else ""
             left = seconds(max(0.0, ask.deadline - time.time()))
             lines.append(Line(f"? {keys}{more} · {left} left · {one_line(ask.action, 200)}", "warn"))
+        elif question := self._question():
+            lines.append(self._asked(*question))
+        if self._paused and not self._presses:
+            lines.append(Line("‖ Paused before its next step. Ctrl-P lets it go on.", "warn"))
         text, column = self._editor.shown(width - 3)
         if self._presses == 1:
             after = "the run goes on in the background" if self._here else "the run goes on"
@@ -90,9 +120,22 @@ class Steering:
         lines.append(Line(f"› {text}") if text else Line(f"› {_HINT}", "dim"))
         return lines, column + 2
 
-    def _question(self) -> tuple[AskRaised, float] | None:
+    def _asked(self, asked: QuestionAsked, since: float) -> Line:
+        """A question of the model, and the keys that answer it."""
+        left = seconds(max(0.0, asked.deadline - time.time()))
+        text = self._editor.text
+        keys = [f"[{at}] {one_line(one, 30)}" for at, one in enumerate(asked.choices[:9], start=1)]
+        if text or not keys or not _read(since):
+            keys = ["[Tab] answers with what you type"]
+        return Line(f"? {'  '.join(keys)} · {left} left · {one_line(asked.text, 200)}", "warn")
+
+    def _approval(self) -> tuple[AskRaised, float] | None:
         now = time.time()
         return next((asked for asked in self._asks.values() if asked[0].deadline > now), None)
+
+    def _question(self) -> tuple[QuestionAsked, float] | None:
+        now = time.time()
+        return next((asked for asked in self._questions.values() if asked[0].deadline > now), None)
 
     async def read_keys(self, tasks: TaskGroup) -> None:
         """Act on keys until the terminal is closed."""
@@ -115,27 +158,49 @@ class Steering:
             self._show.tick()
 
     def _press(self, key: str, tasks: TaskGroup) -> None:
-        verbs, run, asked = self._verbs, self._run, self._question()
+        verbs, run = self._verbs, self._run
         if key == "ctrl-c":
             self._interrupt(tasks)
         elif key == "ctrl-z":
             os.kill(os.getpid(), signal.SIGTSTP)
         elif key == "ctrl-l":
             self._show.screen.redraw()
-        elif verbs is None or run is None:
-            self._editor.press(key)
-        elif key == ESCAPE and not self._editor.text:
-            tasks.start_soon(self._do, lambda: verbs.interrupt(run))
+        elif verbs is not None and run is not None and (work := self._work(key, verbs, run)) is not None:
+            tasks.start_soon(self._do, work)
         elif key == ESCAPE:
             self._editor.take()
-        elif key == "enter":
-            if (text := self._editor.take().strip()) != "":
-                tasks.start_soon(self._do, lambda: verbs.say(run, text))
-        elif key in ("y", "n") and asked and not self._editor.text and _read(asked[1]):
-            verdict, ask = "allow" if key == "y" else "deny", asked[0].ask
-            tasks.start_soon(self._do, lambda: verbs.answer(run, ask, verdict))
-        else:
+        elif key not in ("enter", "tab", "ctrl-p"):
             self._editor.press(key)
+
+    def _work(self, key: str, verbs: "RunVerbs", run: "RunId") -> Callable[[], Awaitable[object]] | None:
+        """What a key does to the run; None if it edits the line."""
+        text, asked = self._editor.text.strip(), self._approval()
+        if key == ESCAPE and not self._editor.text:
+            return lambda: verbs.interrupt(run)
+        if key == "ctrl-p":
+            return lambda: verbs.resume(run) if self._paused else verbs.pause(run)
+        if answer := self._answer(key):
+            return lambda: verbs.reply(run, *answer)
+        if key == "enter" and text:
+            self._editor.take()
+            return lambda: verbs.say(run, text)
+        if key in ("y", "n") and asked and not self._editor.text and _read(asked[1]):
+            verdict, ask = "allow" if key == "y" else "deny", asked[0].ask
+            return lambda: verbs.answer(run, ask, verdict)
+        return None
+
+    def _answer(self, key: str) -> tuple[str, str] | None:
+        """The question of the model that a key answers, and the answer."""
+        if self._approval() or (asked := self._question()) is None:
+            return None
+        question, since = asked
+        if key == "tab" and (text := self._editor.take().strip()):
+            return question.question, text
+        if self._editor.text or not _read(since) or not (key.isascii() and key.isdigit()) or key == "0":
+            return None
+        return (
+            (question.question, question.choices[int(key) - 1]) if int(key) <= len(question.choices) else None
+        )
 
     def _interrupt(self, tasks: TaskGroup) -> None:
         self._presses += 1

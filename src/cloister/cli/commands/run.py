@@ -378,6 +378,7 @@ async def _attend(
         async with open_verbs(ctx, drive=True) as verbs:
             run = (await submit(verbs)).id
             submitted.append((verbs, run))
+            watch.at(lambda: verbs.runs.row(run))
             if steering is not None:
                 steering.at(verbs.runs, run)
             async with verbs.runs.follow(run) as items:

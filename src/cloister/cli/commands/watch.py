@@ -68,6 +68,7 @@ async def _watch(
                 steering.feed(event)
             steering.at(verbs.runs, row.id)
         seen = Watch(show, after, accept, steering)
+        seen.at(lambda: verbs.runs.row(row.id))
 
         async def follow() -> None:
             async with verbs.runs.follow(row.id, after) as items:
@@ -171,8 +172,22 @@ def _table(rows: "tuple[RunRow, ...]") -> None:
         put(f"{head} {one_line(row.prompt, max(20, min(72, width - len(head) - 2)))}")
         if not wide:
             put(f"{'':<15} {one_line(' · '.join(filter(None, (place, name, row.who))), width - 17)}")
-        if row.state == "paused" and row.reason:
-            put(f"{'':<15} {one_line(row.reason, 200)}")
+        if about := _about(row, now):
+            put(f"{'':<15} {about}")
+
+
+def _about(row: "RunRow", now: float) -> str:
+    """Why a run waits, or what it does and how long that usually takes."""
+    if row.state == "paused":
+        return one_line(row.reason or "", 200)
+    if row.state == "queued":
+        return f"{row.ahead} {'run is' if row.ahead == 1 else 'runs are'} before it" if row.ahead else ""
+    if state(row) not in ("running", "asks you") or row.phase is None or row.phase_since is None:
+        return ""
+    from cloister.runs.event_text.lines import seconds
+
+    usual = "" if row.phase_usual is None else f", usually {seconds(row.phase_usual)}"
+    return f"{row.phase} for {_age(now - row.phase_since)}{usual}"
 
 
 def state(row: "RunRow") -> str:

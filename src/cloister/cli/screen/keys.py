@@ -20,6 +20,8 @@ _NAMES = {
     "\x7f": "backspace",
     "\x0b": "ctrl-k",
     "\x0c": "ctrl-l",
+    "\x10": "ctrl-p",
+    "\t": "tab",
     "\x15": "ctrl-u",
     "\x17": "ctrl-w",
     "\r": "enter",

@@ -106,6 +106,8 @@ class Screen:
         self._open = ""
         """The last line of streamed text, which may grow."""
         self.foot: Foot | None = None
+        self.usual = ""
+        """How long the phase at work usually takes."""
         self._hidden = False
 
     @property
@@ -225,7 +227,8 @@ class Screen:
         if self._status.fraction is not None:
             return f"{bar(self._status.fraction, _BAR_WIDTH)}  {self._status.text}"
         frame = _SPINNER[int(elapsed * 10) % len(_SPINNER)]
-        return f"{frame} {self._status.text}  {seconds(elapsed)}" + (f"  │ {last}" if last else "")
+        usual = f"  ({self.usual})" if self.usual else ""
+        return f"{frame} {self._status.text}  {seconds(elapsed)}{usual}" + (f"  │ {last}" if last else "")
 
 
 def _cut(text: str, width: int) -> str:
@@ -256,6 +259,10 @@ class Show(Protocol):
         """A message of the command, not of the run."""
         ...
 
+    def usual(self, text: str) -> None:
+        """How long the phase at work usually takes; empty if that is not known."""
+        ...
+
     def tick(self) -> None: ...
 
     def close(self) -> None: ...
@@ -276,6 +283,9 @@ class LiveShow:
 
     def note(self, text: str) -> None:
         self._screen.put([Line(text, "warn")])
+
+    def usual(self, text: str) -> None:
+        self._screen.usual = text
 
     def tick(self) -> None:
         self._screen.tick()
@@ -305,6 +315,9 @@ class JsonShow:
 
     def note(self, text: str) -> None:
         put(text, file=sys.stderr)
+
+    def usual(self, text: str) -> None:
+        pass
 
     def tick(self) -> None:
         pass

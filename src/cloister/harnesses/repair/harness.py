@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.harnesses.api import Ending, Unfinished, Workplace
-from cloister.agent.harnesses.native.interrupt import interruptible
+from cloister.agent.harnesses.native.interrupt import interruptible, while_paused
 from cloister.agent.harnesses.native.tool_calls import ToolCalls
 from cloister.agent.tools.files import WRITE
 from cloister.core.errors import UserError, sole
@@ -153,8 +153,12 @@ class _Search:
         ended = await self._claim(0, why)
         return Unfinished("red", why) if isinstance(ended, Refused) else ended
 
+    async def _while_paused(self) -> None:
+        await while_paused(self._journal, self._place.clock)
+
     async def run(self, trials: Trials, suite: Suite) -> Ending:
         self._folder = suite.folder
+        await self._while_paused()
         self._journal.show(Progress("work", None, "localising: running the tests with coverage"))
         red = [test.name for diagnosis in self._evidence.baseline for test in diagnosis.failing]
         seconds = max(5.0, self._place.clock.left * _LOCALISE_SHARE)
@@ -197,6 +201,7 @@ class _Search:
                         plausible[self._at] = trial
                     if enough(self._at, plausible.values()):
                         break
+                    await self._while_paused()
             return True
 
         while True:
@@ -207,6 +212,7 @@ class _Search:
                     return Unfinished("red", STOPPED.format(tried=self._at, total=self._total))
             if not plausible:
                 return Unfinished("red", exhausted(self._at, self._total, self._count))
+            await self._while_paused()
             chosen = await trials.choose([*plausible.values()], sources)
             ended = await self._write(chosen, sources, self._at, self._count)
             if isinstance(ended, AttemptEnded):

@@ -20,9 +20,11 @@ from cloister.core.events import (
     ModelSpent,
     PatchChosen,
     PatchFound,
+    PauseRequested,
     Progress,
     PromptReceived,
     ProofTaken,
+    ResumeRequested,
     RunClaimed,
     RunResumed,
     TurnEnded,
@@ -297,6 +299,32 @@ async def test_person_stops_a_search_and_the_files_stay_as_they_were(tmp_path: P
         assert (ended.outcome, ended.commit) == ("red", bench.base)
         assert "stopped the search" in ended.reason
     assert bench.of(PatchChosen) == []
+
+
+async def test_paused_search_tries_nothing_until_it_goes_on(tmp_path: Path) -> None:
+    bench = await opened(tmp_path)
+    bench.journal.add(PauseRequested("ada"))
+    ended: list[AttemptEnded] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def work() -> None:
+            ended.append(await repaired(bench))
+
+        tasks.start_soon(work)
+        with anyio.move_on_after(3.0):
+            while not bench.of(FaultLocalised):
+                await bench.journal.changed(len(bench.journal.events))
+        assert bench.of(FaultLocalised) == []
+        bench.journal.add(ResumeRequested("ada"))
+        while not bench.of(FaultLocalised):
+            await bench.journal.changed(len(bench.journal.events))
+        bench.journal.add(PauseRequested("ada"))
+        with anyio.move_on_after(3.0):
+            while not bench.of(PatchChosen):
+                await bench.journal.changed(len(bench.journal.events))
+        assert bench.of(PatchChosen) == [] and ended == []
+        bench.journal.add(ResumeRequested("ada"))
+    assert [one.outcome for one in ended] == ["proven"]
 
 
 def test_search_looks_further_after_the_first_plausible_patch_but_not_for_ever() -> None:

@@ -149,6 +149,56 @@ def test_a_run_is_steered_with_the_keyboard_left_and_watched_again(cloister: Any
     assert "StopRequested" in [body["type"] for body in bodies]
 
 
+DECIDES = """
+[[reply]]
+calls = [{ tool = "ask", question = "Who gets the cent?", choices = ["the first", "the last"], default = "the first", wait_seconds = 900 }]
+
+[[reply]]
+expect = "answers: the last"
+calls = [{ tool = "ask", question = "To which digit?", choices = [], default = "the first", wait_seconds = 900 }]
+
+[[reply]]
+expect = "answers: the second"
+calls = [{ tool = "bash", command = "echo at work; tail -f /dev/null" }]
+
+[[reply]]
+calls = [{ tool = "bash", command = "echo on again; tail -f /dev/null" }]
+"""
+
+
+def test_questions_of_the_model_are_answered_and_the_run_is_paused_with_keys(
+    cloister: Any, terminal: Terminal
+) -> None:
+    cloister("serve", "--background")
+    model = cloister.script(DECIDES)
+    terminal.run("run", "p", "--repo", str(cloister.ledger()), "--model", model, "--check", "true")
+    terminal.see("? [1] the first  [2] the last")
+    terminal.keys("2")
+    terminal.see("To which digit?")
+    terminal.see("[Tab] answers with what you type")
+    terminal.type("the second")
+    terminal.keys("Tab")
+    terminal.see("│ at work")
+    terminal.keys("C-p")
+    terminal.see("‖ Paused before its next step. Ctrl-P lets it go on.")
+    terminal.keys("Escape")
+    terminal.see("stopped the current step")
+    terminal.keys("C-p")
+    terminal.see("│ on again")
+    terminal.until(lambda shown: "Ctrl-P lets it go on" not in shown)
+    terminal.keys("C-c", "C-c")
+    terminal.see("■ stopped")
+    terminal.at_shell()
+    bodies = [event["body"] for event in cloister.events()]
+    kinds = [body["type"] for body in bodies]
+    assert [body["text"] for body in bodies if body["type"] == "QuestionAnswered"] == [
+        "the last",
+        "the second",
+    ]
+    replies = [place for place, kind in enumerate(kinds) if kind == "ModelReplied"]
+    assert replies[2] < kinds.index("PauseRequested") < kinds.index("ResumeRequested") < replies[3]
+
+
 CHECKED = """
 [[reply]]
 say = "I write the file."
