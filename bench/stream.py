@@ -1,8 +1,9 @@
 """The streams: 1,000 clients on one run beside a bare broadcast, memory of an idle client, a noisy run beside another,
-and a long log.
+a long log, and the page of a long run in Chromium.
 
 The server, the bare broadcast and the clients are processes of their own. A delivery begins before the append, which is
-durable before anyone sees it; the bare broadcast stores nothing. `--clients N` and `--events N` change the sizes.
+durable before anyone sees it; the bare broadcast stores nothing. `--clients N`, `--events N` and `--page-events N`
+change the sizes.
 """
 
 import argparse
@@ -17,13 +18,23 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx
+from playwright.sync_api import sync_playwright
 from websockets.asyncio.client import connect
 from websockets.asyncio.server import broadcast, serve
 
 from cloister.app.settings import read_settings
 from cloister.app.wiring import App, open_app
-from cloister.core.events import CommandOutput, PromptReceived
-from cloister.core.requests import NewRun
+from cloister.core.events import (
+    AnyBody,
+    AttemptStarted,
+    CommandOutput,
+    ModelReplied,
+    PromptReceived,
+    ToolReturned,
+    TurnEnded,
+)
+from cloister.core.requests import NewRun, ToolCall, Usage
 from cloister.log.api import Fence
 from cloister.server.app import asgi_app
 from cloister.server.auth import load_token
@@ -65,12 +76,26 @@ async def serve_bare() -> None:
         await commands(act)
 
 
-async def serve_ours(data: Path, events: int) -> None:
+def turn(step: int) -> tuple[AnyBody, ...]:
+    """The events of one turn, as the page shows them."""
+    call = ToolCall(f"c{step}", "bash", {"command": "make test"})
+    return (
+        ModelReplied(0, step, "m", "I look at the next file.", (call,), Usage(1_000, 50), 0.5, cost=0.01),
+        ToolReturned(0, call.id, "bash", True, PAD, 0.2, exit_code=0),
+        TurnEnded(0, step, "f" * 40, False),
+    )
+
+
+async def serve_ours(data: Path, events: int, shown: int) -> None:
     (data / "config.toml").write_text("connections = 10000\n")
     settings = read_settings({"CLOISTER_MODEL": "script:/nowhere.toml", "USER": "bench"}, data)
     token, sockets = load_token(data / "token"), Sockets()
     async with open_app(settings, role="embedded") as app:
-        fences = [await claimed(app) for _ in range(3)]
+        fences = [await claimed(app) for _ in range(4)]
+        await app.backbone.append(fences[3], [AttemptStarted(0, "m")])
+        for start in range(0, shown // 3, 1_000):
+            steps = range(start, min(start + 1_000, shown // 3))
+            await app.backbone.append(fences[3], [body for step in steps for body in turn(step + 1)])
         for start in range(0, events, 5_000):
             bodies = [PromptReceived(PAD, "bench") for _ in range(min(5_000, events - start))]
             await app.backbone.append(fences[2], bodies)
@@ -209,16 +234,41 @@ async def long_log(url: str, token: str, events: int) -> None:
     print(f"replay of {most:,} events to one client: {most / took:,.0f} events/s (goal 20,000)")
 
 
+def show_page(port: int, token: str, run: str) -> None:
+    """The page of a run, from the address to its first paint, its last line, and the whole timeline."""
+    secret = httpx.post(
+        f"http://127.0.0.1:{port}/v1/logins", headers={"Authorization": f"Bearer {token}"}
+    ).json()["secret"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.goto(f"http://127.0.0.1:{port}/#login={secret}")
+        page.locator("#main").wait_for()
+        begun = time.monotonic()
+        page.goto(f"http://127.0.0.1:{port}/runs/{run}")
+        page.locator(".row.turn").last.wait_for()
+        last = time.monotonic() - begun
+        page.locator("input[type=range]:enabled").wait_for(timeout=300_000)
+        whole = time.monotonic() - begun
+        paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+        count = int(page.get_by_role("slider", name="Time").get_attribute("max") or 0)
+        browser.close()
+    print(
+        f"page of {count:,} events: first paint {paint:.0f} ms, at its end {last * 1e3:.0f} ms, whole {whole:.1f} s"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--clients", type=int, default=1_000)
     parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--page-events", type=int, default=100_000, help="0 leaves the page out")
     wanted = parser.parse_args()
     bare = Program("bare")
     plain = fan_out(bare, f"ws://127.0.0.1:{bare.first[0]}/", "", wanted.clients)
     bare.end()
     with tempfile.TemporaryDirectory() as root:
-        ours = Program("ours", root, wanted.events)
+        ours = Program("ours", root, wanted.events, wanted.page_events)
         port, token, runs = ours.first
         url = f"ws://127.0.0.1:{port}/v1/runs/{{}}/stream"
         own = fan_out(ours, url.format(runs[0]), token, wanted.clients)
@@ -235,6 +285,8 @@ def main() -> None:
         for program in (loud, one):
             program.end()
         anyio.run(long_log, url.format(runs[2]), token, wanted.events)
+        if wanted.page_events:
+            show_page(port, token, runs[3])
         ours.end()
 
 
@@ -242,8 +294,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["bare"]:
             anyio.run(serve_bare)
-        case ["ours", data, events]:
-            anyio.run(serve_ours, Path(data), int(events))
+        case ["ours", data, events, shown]:
+            anyio.run(serve_ours, Path(data), int(events), int(shown))
         case ["watch", url, token, count]:
             anyio.run(watch, url, token, int(count))
         case _:

@@ -12,4 +12,6 @@ import { start } from "./router";
 start();
 startKeys();
 await begin();
-render(<App />, document.getElementById("app")!);
+const place = document.getElementById("app")!;
+place.replaceChildren(); // what the server wrote stood there until now
+render(<App />, place);

@@ -20,6 +20,8 @@ from cloister.app.people.projects import people_in
 from cloister.app.settings import machine_id
 from cloister.app.tokens import Caller, Tokens
 from cloister.app.verbs.local import LocalVerbs
+from cloister.core.errors import CloisterError
+from cloister.log.api import RunRow
 from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
 from cloister.server.auth import OPEN_PATH, OPEN_PATHS, Callers, caller_of, guarded
@@ -316,7 +318,16 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
     `names` are those by which others call it; None takes the `hosts` of the settings.
     """
     logins, tokens = Logins(app.settings.data_dir), Tokens(app.settings.data_dir)
-    pages_here = pages.page_routes(pages.page_dir())
+    callers = Callers(token, app.settings, tokens, logins, app.sandboxes, app.provider)
+
+    async def seen(scope: Scope, run: str) -> RunRow | None:
+        try:
+            caller = callers.browser(scope)
+            return None if caller is None else await LocalVerbs(app, caller).runs.row(run, told=False)
+        except CloisterError:  # the page says why
+            return None
+
+    pages_here = pages.page_routes(pages.page_dir(), seen)
     web = Litestar(
         (*HTTP_ROUTES, *COMPAT_ROUTES, openapi_json, stream.mcp_route(app), *pages_here, *SOCKET_ROUTES),
         dependencies=_dependencies(app, sockets, logins, tokens),
@@ -329,7 +340,6 @@ def asgi_app(app: "App", token: str, sockets: Sockets, names: frozenset[str] | N
         openapi_config=None,
         logging_config=None,
     )
-    callers = Callers(token, app.settings, tokens, logins, app.sandboxes, app.provider)
     file = app.settings.file
     inner = guarded(
         with_ports(web, app), web, callers, file.connections, file.hosts if names is None else names

@@ -74,6 +74,14 @@ class Callers:
         found = self._sandboxes.visitor(*named)
         return found if found is not None and found.holds() else None
 
+    def browser(self, scope: Scope) -> Caller | None:
+        """The person whose login the browser of a request to a page has."""
+        headers: list[tuple[bytes, bytes]] = list(scope["headers"])
+        host = _only(headers, b"host")
+        if host is None or not _from_own_page(scope, headers):
+            return None
+        return self.logged_in(cookie_in(headers, cookie_name(scope, host)))
+
     def logged_in(self, cookie: bytes) -> Caller | None:
         """The person of a browser's login, with the role that its token has now."""
         login = self._logins.find(cookie) if cookie else None

@@ -263,6 +263,32 @@ async def test_what_is_said_again_because_no_answer_came_counts_once(
     assert len({one.key for one in prompts}) == 2
 
 
+async def test_a_fork_asked_for_again_because_no_answer_came_is_one_run(
+    served: Served, chromium: Browser, tmp_path: Path
+) -> None:
+    fence, _ = await forked_run(served, tmp_path, finished=True)
+    secret = (await served.client.post("/v1/logins")).json()["secret"]
+    page = await (await chromium.new_context()).new_page()
+    await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}#login={secret}")
+    await page.get_by_role("tab", name="Evidence").wait_for()
+
+    async def lose_the_answer(route: Route) -> None:
+        await route.fetch()
+        await route.abort()
+
+    for way, button in (("fork", "Fork from here"), ("rewind", "Back to here, in a new run")):
+        before = len(await served.app.backbone.runs())
+        await page.route(f"**/{way}", lose_the_answer, times=1)
+        await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}")
+        await expect(page.get_by_role("slider", name="Time")).to_be_enabled()
+        await page.keyboard.press("f")
+        await page.get_by_role("dialog").get_by_role("button", name=button).click()
+        await expect(page.get_by_text("The server does not answer: check")).to_be_visible()
+        await page.get_by_role("dialog").get_by_role("button", name=button).click()
+        await page.wait_for_url(lambda url: fence.run not in url)
+        assert len(await served.app.backbone.runs()) == before + 1, way
+
+
 async def test_the_list_of_runs_is_live(served: Served, show: Show) -> None:
     page = await show("/")
     await expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
@@ -406,6 +432,51 @@ async def test_hostile_text_is_text(served: Served, show: Show) -> None:
     assert (
         await page.locator("main iframe, main img, main form[action], main a[href^=javascript]").count() == 0
     )
+
+
+HOSTILE_NAME = "<img src=x onerror='window.taken = 6'>\u202etxt.\n\"q\" \x1b[31m.md"
+
+
+async def test_hostile_names_and_lines_of_a_diff_are_text(served: Served, show: Show, tmp_path: Path) -> None:
+    text = HOSTILE.replace("\x00", "") + "\r\n" + "w" * 2_000_000 + "<b>end</b>\n"
+    files = {HOSTILE_NAME: text, f"{'d' * 200}/{'e' * 190}.txt": "deep\n", "diff --git a/x b/x": "--- a/y\n"}
+    fence, _ = await forked_run(served, tmp_path, finished=False, files=files)
+    page = await show(f"/runs/{fence.run}?pane=diff")
+    await expect(page.locator(".file")).to_have_count(4)
+    for layout in ("One column", "Side by side"):
+        await page.get_by_role("button", name=layout).click()
+        await expect(page.get_by_text("⟨202E⟩txt.").first).to_be_visible()
+        await expect(page.get_by_text("<script>window.taken = 1</script>").first).to_be_visible()
+        await expect(page.get_by_text("more characters").first).to_be_visible()
+    assert await violations(page) == []
+    await page.get_by_role("button", name=re.compile("Comment on line 1 of <img")).last.click()
+    await page.keyboard.type("<img src=x onerror='window.taken = 7'>")
+    await page.get_by_role("button", name="Add comment").click()
+    await page.get_by_role("button", name="Send to the agent").click()
+    await expect(timeline(page).get_by_text("window.taken = 7")).to_be_visible()
+    assert await page.evaluate("window.taken") is None
+    assert await page.locator("main img, main script, main iframe").count() == 0
+    (prompt,) = await said(served, fence, PromptReceived)
+    assert isinstance(prompt, PromptReceived)
+    assert '\\n\\"q\\"' in prompt.text and '\n"q"' not in prompt.text, "a name stays on its line"
+
+
+async def test_a_line_of_ten_megabytes_as_it_comes_blocks_nothing(served: Served, show: Show) -> None:
+    fence = await served.claimed_run()
+    page = await show(f"/runs/{fence.run}")
+    call = ToolCall("c1", "bash", {"command": "cat big"})
+    await append(
+        served, fence, AttemptStarted(0, "m"), ModelReplied(0, 1, "m", "x", (call,), Usage(1, 1), 0.1)
+    )
+    await page.get_by_role("button", name="cat big").click()
+    for number in range(10):
+        end = "<img src=x onerror='window.taken = 8'> the end" if number == 9 else ""
+        served.app.backbone.publish(fence.run, CommandOutput(0, "c1", "out", "y" * 1_000_000 + end))
+    await expect(page.locator(".output")).to_contain_text("more characters")
+    await page.get_by_label("Say something to the run").fill("It still answers.")
+    await page.get_by_role("button", name="Say", exact=True).click()
+    await expect(timeline(page).get_by_text("It still answers.")).to_be_visible(timeout=10_000)
+    assert await page.evaluate("window.taken") is None
 
 
 PLACES = (

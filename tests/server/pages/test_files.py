@@ -9,6 +9,7 @@ import httpx
 import pytest
 from tests.server.conftest import Served
 
+from cloister.app.people.projects import people_in
 from cloister.server.routes.pages import ADDRESSES, page_dir
 
 ROOT = Path(__file__).parents[3]
@@ -39,6 +40,31 @@ async def test_every_page_is_one_document_that_needs_no_login(nobody: httpx.Asyn
         found = {(await client.get(address.replace("{", "").replace("}", ""))).text for address in ADDRESSES}
     assert len(found) == 1
     assert "<script" in found.pop()
+
+
+@pytest.mark.anyio
+async def test_the_document_of_a_run_says_what_it_is_to_those_who_may_see_it(
+    served: Served, nobody: httpx.AsyncClient
+) -> None:
+    run = (await served.claimed_run("Repair <script>the sums</script>\u202e.")).run
+    secret = (await served.client.post("/v1/logins")).json()["secret"]
+    async with nobody as client:
+        plain = await client.get(f"/runs/{run}")
+        assert "Repair" not in plain.text and plain.text == (await client.get("/")).text
+        assert plain.headers["cache-control"] == "no-cache"
+        assert (await client.post("/v1/login", json={"secret": secret})).status_code == 200
+        told = await client.get(f"/runs/{run}")
+        assert "<h1>Repair &lt;script&gt;the sums&lt;/script&gt;" in told.text and "\u202e" not in told.text
+        assert (told.headers["cache-control"], "running" in told.text) == ("no-store", True)
+        assert (await client.get("/runs/r-000000000000")).text == plain.text
+        people = people_in(served.app.settings.data_dir)
+        made = await served.client.post("/v1/tokens", json={"name": "vera", "role": "viewer"})
+        people.set_project("closed", ("/nowhere",))
+        offered = await served.client.post(
+            "/v1/logins", headers={"Authorization": f"Bearer {made.json()['token']}"}
+        )
+        await client.post("/v1/login", json={"secret": offered.json()["secret"]})
+        assert (await client.get(f"/runs/{run}")).text == plain.text, "a project that she is not in"
 
 
 @pytest.mark.anyio

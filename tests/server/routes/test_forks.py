@@ -1,5 +1,6 @@
 """Trees, forks and comparisons over HTTP."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -28,11 +29,18 @@ from cloister.testing.samples import SampleRepo
 pytestmark = pytest.mark.anyio
 
 
-async def forked_run(served: Served, tmp_path: Path, *, finished: bool) -> tuple[Fence, int]:
-    """A run with two attempts, the second forked from the first; returns the save point's number too."""
+async def forked_run(
+    served: Served, tmp_path: Path, *, finished: bool, files: Mapping[str, str] | None = None
+) -> tuple[Fence, int]:
+    """A run with two attempts, the second forked from the first; returns the save point's number too.
+
+    Both add `files`.
+    """
     repo = SampleRepo(tmp_path / "repo")
     repo.write("a.txt", "one\n")
     base = repo.commit("base")
+    for name, text in (files or {}).items():
+        repo.write(name, text)
     commits = [repo.write("a.txt", text) and repo.commit(text) for text in ("two\n", "three\n")]
     new = NewRun("do it", str(repo.path), attempts=(AttemptWish(temperature=0.5),))
     run, _ = await served.app.backbone.admit(new, "somebody")

@@ -67,19 +67,21 @@ let unsure: { what: string; key: string; since: number } | null = null;
 const SAME_FOR = 120_000;
 
 /** Tells a run something. Sent again because no answer came, it has the id of the first time, and the server does it once. */
-export async function steer(address: string, body?: unknown): Promise<void> {
+export async function steer<T = unknown>(address: string, body?: unknown): Promise<T> {
   const what = JSON.stringify([address, body]);
   const again = unsure?.what === what && Date.now() - unsure.since < SAME_FOR;
   const mine = again ? unsure! : { what, key: crypto.randomUUID(), since: Date.now() };
   unsure = mine;
+  let response: Response;
   try {
-    await request("POST", address, body, mine.key);
+    response = await request("POST", address, body, mine.key);
   } catch (error) {
     if (!(error instanceof ApiError) || error.status === 0 || error.status >= 500) throw error;
     if (unsure === mine) unsure = null;
     throw error;
   }
   if (unsure === mine) unsure = null;
+  return (await response.json()) as T;
 }
 
 /** Exchanges the one-time secret of the address, if it has one, and finds out who looks. */

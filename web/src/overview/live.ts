@@ -2,6 +2,7 @@
 
 import { signal } from "@preact/signals";
 import type { RunRow } from "../api/records";
+import { get } from "../api/client";
 import { Stream } from "../api/stream";
 import { noticed } from "../parts/notify";
 
@@ -16,6 +17,23 @@ export let overview: Stream | null = null;
 const known = new Map<string, RunRow>();
 let cursor: number | null = null;
 
+/** Whether the server may have runs that are older than all of these. */
+export const more = signal(true);
+
+/** Fetches older runs into the list. */
+export async function older(): Promise<void> {
+  const last = runs.value?.at(-1);
+  if (!last) return;
+  const found = await get<RunRow[]>(`/v1/runs?limit=${FIRST}&before=${last.id}`);
+  for (const row of found) if (!known.has(row.id)) known.set(row.id, row);
+  more.value = found.length === FIRST;
+  list();
+}
+
+function list(): void {
+  runs.value = [...known.values()].sort((one, other) => other.created_at - one.created_at);
+}
+
 /** Begins to follow, once per page. */
 export function follow(): void {
   overview ??= new Stream(
@@ -28,7 +46,8 @@ export function follow(): void {
       }
       else if (message.type === "synced") {
         cursor = message.cursor;
-        runs.value = [...known.values()].sort((one, other) => other.created_at - one.created_at);
+        if (known.size < FIRST) more.value = false;
+        list();
       }
     },
   );

@@ -2,11 +2,11 @@
 
 import { useState } from "preact/hooks";
 import type { RunRow } from "../api/records";
-import { Empty } from "../parts/notes";
+import { Empty, Failed } from "../parts/notes";
 import { Badge, Spark, standing } from "../parts/outcome";
 import { query, settle } from "../router";
-import { runs } from "./live";
-import { age, date, dollars, duration, now, oneLine, repoName, shown } from "../text/format";
+import { more, older, runs } from "./live";
+import { age, count, date, dollars, duration, now, oneLine, repoName, shown } from "../text/format";
 
 const STATES = ["all", "running", "proven", "unbroken", "unproven", "red", "failed", "stopped"] as const;
 
@@ -15,6 +15,7 @@ export function Overview() {
   const wanted = query.value.get("q") ?? "";
   const which = query.value.get("state") ?? "all";
   const [limit, setLimit] = useState(200);
+  const [failure, setFailure] = useState<unknown>(null);
   const filter = (changes: Record<string, string>) => {
     const next = new URLSearchParams(query.value);
     for (const [name, value] of Object.entries(changes)) value && value !== "all" ? next.set(name, value) : next.delete(name);
@@ -58,6 +59,13 @@ export function Overview() {
         </section>
       ))}
       {found.length > limit && <button onClick={() => setLimit(limit + 300)}>Show more</button>}
+      {found.length <= limit && more.value && (
+        <p class="pad">
+          <button onClick={() => void older().then(() => setFailure(null), setFailure)}>Look at older runs too</button>{" "}
+          <span class="dim">These are the newest {count(data.length)}.</span>
+        </p>
+      )}
+      {failure !== null && <Failed error={failure} />}
     </div>
   );
 }

@@ -226,6 +226,8 @@ function Write({ done }: { done: (text: string) => void }) {
 
 /** The comments as one prompt, each with its place and the line that it is about. */
 export function asPrompt(comments: readonly Comment[]): string {
-  const each = comments.map((one) => `${one.path}:${one.line}${one.side === "old" ? " (a removed line)" : ""}\n> ${one.code.trim().slice(0, 300)}\n${one.text}`);
+  // A name with a line break would look like words of the person.
+  const name = (given: string) => (/[\u0000-\u001f]/.test(given) ? JSON.stringify(given) : given);
+  const each = comments.map((one) => `${name(one.path)}:${one.line}${one.side === "old" ? " (a removed line)" : ""}\n> ${one.code.trim().slice(0, 300)}\n${one.text}`);
   return `Comments on the diff:\n\n${each.join("\n\n")}`;
 }

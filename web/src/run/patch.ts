@@ -38,17 +38,37 @@ export function parse(text: string): PatchFile[] {
   return files;
 }
 
+/** The name of the first line of a file: the same twice, unless it is a rename, which names both again. */
 function named(line: string): string {
-  const found = / b\/(.*)$/.exec(line) ?? / "b\/(.*)"$/.exec(line);
-  return found?.[1] ?? line.slice(11);
+  const rest = line.slice(11);
+  const quoted = / ("b\/(?:[^"\\]|\\.)*")$/.exec(rest)?.[1];
+  if (quoted) return plain(quoted).slice(2);
+  const size = (rest.length - 5) / 2;
+  return Number.isInteger(size) && rest.slice(2, 2 + size) === rest.slice(size + 5) ? rest.slice(size + 5) : rest;
+}
+
+const MARKS: Record<string, string> = { a: "\x07", b: "\b", f: "\f", n: "\n", r: "\r", t: "\t", v: "\v" };
+
+/** A name as git writes it, maybe with a tab behind it: with odd characters it is in quotes, and its bytes may be octal numbers. */
+function plain(written: string): string {
+  const name = written.replace(/\t$/, "");
+  const quoted = /^"(.*)"$/s.exec(name)?.[1];
+  if (quoted === undefined) return name;
+  const bytes: number[] = [];
+  for (const [text, mark] of quoted.matchAll(/\\(\d{3}|.)|[^\\]+/gs)) {
+    if (mark === undefined) bytes.push(...new TextEncoder().encode(text));
+    else bytes.push(mark.length === 3 ? parseInt(mark, 8) : (MARKS[mark] ?? mark).charCodeAt(0));
+  }
+  return new TextDecoder().decode(new Uint8Array(bytes));
 }
 
 function header(file: PatchFile, line: string): void {
   if (line.startsWith("new file")) file.status = "added";
   else if (line.startsWith("deleted file")) file.status = "deleted";
-  else if (line.startsWith("rename from ")) [file.was, file.status] = [line.slice(12), "renamed"];
+  else if (line.startsWith("rename from ")) [file.was, file.status] = [plain(line.slice(12)), "renamed"];
+  else if (line.startsWith("rename to ")) file.path = plain(line.slice(10));
   else if (line.startsWith("Binary files") || line.startsWith("GIT binary patch")) file.binary = true;
-  else if (line.startsWith("+++ b/")) file.path = line.slice(6);
+  else if (/^\+\+\+ "?b\//.test(line)) file.path = plain(line.slice(4)).slice(2);
 }
 
 /** Removed lines beside the added ones that took their place. */

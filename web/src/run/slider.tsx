@@ -1,7 +1,7 @@
 // Time: a slider over the log. The page shows the run as it looked at that moment; from there it can be forked.
 
 import { useState } from "preact/hooks";
-import { path, send } from "../api/client";
+import { path, steer } from "../api/client";
 import type { Admitted, Event, GoesOn } from "../api/records";
 import { Icon } from "../parts/icons";
 import { Failed } from "../parts/notes";
@@ -58,8 +58,8 @@ export function Fork({ run, seq, finished, close }: { run: string; seq: number; 
     go(`/runs/${id}`);
   };
   const fork = () =>
-    send<Admitted>("POST", path`/v1/runs/${run}/fork`, { at: seq, prompt: text.trim() || null }).then((made) => lead(made.id), setFailure);
-  const back = () => send<GoesOn>("POST", path`/v1/runs/${run}/rewind`, { to: seq }).then((made) => lead(made.id), setFailure);
+    steer<Admitted>(path`/v1/runs/${run}/fork`, { at: seq, prompt: text.trim() || null }).then((made) => lead(made.id), setFailure);
+  const back = () => steer<GoesOn>(path`/v1/runs/${run}/rewind`, { to: seq }).then((made) => lead(made.id), setFailure);
   return (
     <dialog
       ref={(element) => {

@@ -1,11 +1,12 @@
 // What can be done in a sandbox, of a run or made by hand: a shell, its processes, its ports.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { path, send } from "../api/client";
-import type { Executed } from "../api/records";
+import { get, path, send } from "../api/client";
+import type { Executed, SandboxMetrics } from "../api/records";
 import { useLoad } from "../parts/load";
 import { Command, Failed } from "../parts/notes";
-import { shown } from "../text/format";
+import { Bar } from "../run/receipt";
+import { bytes, shown } from "../text/format";
 
 export function Shell({ id }: { id: string }) {
   const place = useRef<HTMLDivElement>(null);
@@ -61,6 +62,24 @@ export function Ports({ id }: { id: string }) {
       )}
       <p class="dim">The page is shown without rights of this one. A page that needs its own address:</p>
       <Command text={`cloister sandbox port ${id} ${valid ? port : "PORT"}`} />
+    </div>
+  );
+}
+
+/** What it uses now of what it may use. */
+export function Load({ id }: { id: string }) {
+  const { data } = useLoad(`load:${id}`, () => get<SandboxMetrics>(path`/v1/sandboxes/${id}/metrics`), 3);
+  const seen = useRef<{ before: SandboxMetrics | null; now: SandboxMetrics | null }>({ before: null, now: null });
+  if (!data) return null;
+  if (seen.current.now !== data) seen.current = { before: seen.current.now, now: data };
+  const { before } = seen.current;
+  const busy = before && data.at > before.at ? (data.cpu_seconds - before.cpu_seconds) / (data.at - before.at) : null;
+  return (
+    <div class="bars" aria-label="What it uses now" role="group">
+      <Bar label="processors" spent={busy ?? 0} limit={data.cpus} words={(value) => (busy === null && value === 0 ? "…" : value.toFixed(1))} />
+      <Bar label="memory" spent={data.memory_bytes} limit={data.memory_limit_bytes} words={bytes} />
+      {data.disk_bytes !== null && <Bar label="written" spent={data.disk_bytes} limit={data.disk_limit_bytes} words={bytes} />}
+      {data.ports.length > 0 && <p class="dim">Listens on {data.ports.slice(0, 20).join(", ")}</p>}
     </div>
   );
 }

@@ -8,7 +8,7 @@ import { Empty, Failed } from "../parts/notes";
 import { go, query, settle } from "../router";
 import { age, bytes, date, duration, now, shown } from "../text/format";
 import { Files } from "./files";
-import { Ports, Processes, Shell } from "./parts";
+import { Load, Ports, Processes, Shell } from "./parts";
 
 export function Sandboxes() {
   const list = useLoad("sandboxes", () => get<SandboxInfo[]>("/v1/sandboxes"), 5);
@@ -97,7 +97,7 @@ export function Sandbox({ id }: { id: string }) {
   const part = PARTS.find(([name]) => name === query.value.get("part"))?.[0] ?? "terminal";
   if (error && !data) {
     return (
-      <Empty title="This sandbox is not here" command="cloister sandbox list">
+      <Empty title="This sandbox is not here" command="cloister sandbox ls">
         <Failed error={error} again={again} />
         <a href="/sandboxes">To the sandboxes</a>
       </Empty>
@@ -126,6 +126,7 @@ export function Sandbox({ id }: { id: string }) {
         </span>
         <span>ends in {duration(Math.max(0, data.expires_at - now.value))}</span>
       </p>
+      <Load key={id} id={id} />
       {failure !== null && <Failed error={failure} />}
       <div class="tabs" role="tablist" aria-label="Parts of the sandbox">
         {PARTS.map(([name, title]) => (

@@ -1,24 +1,32 @@
-"""The web pages: one document for every address of a page, and the scripts and styles that it names by their content."""
+"""The web pages: one document for every address of a page, and the scripts and styles that it names by their content.
+
+The document of a run begins with what the run is, for a browser that may see it: the first paint waits for no script.
+"""
 
 import gzip
 import re
+from collections.abc import Awaitable, Callable
+from html import escape
 from pathlib import Path
+from typing import Any
 
 from anyio import to_thread
-from litestar import MediaType, Response, get
+from litestar import MediaType, Request, Response, get
+from litestar.datastructures import State
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import FromPath
+from litestar.types import Scope
 
 from cloister.core.errors import UserError
+from cloister.core.text import one_line
+from cloister.log.api import RunRow
 
 ADDRESSES = [
     "/",
     "/new",
     "/compare",
-    "/runs/{run:str}",
     "/sandboxes",
     "/sandboxes/{sandbox:str}",
-    "/templates",
     "/policy",
     "/audit",
     "/budgets",
@@ -68,8 +76,38 @@ def page_dir() -> Path:
     return packaged if packaged.is_dir() else here.parents[4] / "web" / "dist"
 
 
-def page_routes(directory: Path) -> tuple[HTTPRouteHandler, ...]:
-    """The routes of the pages that were built into `directory`. They need no login: they hold no data."""
+Seen = Callable[[Scope, str], Awaitable[RunRow | None]]
+"""The row of a run, if the browser's login may see it."""
+
+_PLACE = b'<div id="app">'
+
+
+def summary(row: RunRow) -> str:
+    """What a run is, as the head of its page shows it."""
+    word = row.outcome or row.state
+    return (
+        '<div class="shell"><header class="top"><a class="brand" href="/">Cloister</a></header>'
+        '<nav class="side" aria-label="Pages"></nav>'
+        '<main id="main"><div class="run"><header class="run-head"><div class="run-title">'
+        f'<h1>{escape(one_line(row.prompt, 300))}</h1><span class="badge idle">{escape(word)}</span></div>'
+        f'<p class="run-facts"><span>{escape(one_line(row.repo, 200))}</span>'
+        f"<span>asked by {escape(one_line(row.who, 100))}</span></p></header></div></main></div>"
+    )
+
+
+async def _document(directory: Path, row: RunRow | None = None) -> Response[bytes]:
+    try:
+        text = await to_thread.run_sync((directory / "index.html").read_bytes)
+    except OSError:
+        return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
+    if row is not None:
+        text = text.replace(_PLACE, _PLACE + summary(row).encode(), 1)
+    headers = {**_HEADERS, "cache-control": "no-cache" if row is None else "no-store"}
+    return Response(text, media_type=MediaType.HTML, headers=headers)
+
+
+def page_routes(directory: Path, seen: Seen) -> tuple[HTTPRouteHandler, ...]:
+    """The routes of the pages that were built into `directory`. They need no login, and hold no data without one."""
     compressed: dict[str, bytes] = {}
 
     def pack(name: str) -> bytes:
@@ -79,12 +117,11 @@ def page_routes(directory: Path) -> tuple[HTTPRouteHandler, ...]:
 
     @get(ADDRESSES, include_in_schema=False, opt={"open": True})
     async def page() -> Response[bytes]:
-        try:
-            document = await to_thread.run_sync((directory / "index.html").read_bytes)
-        except OSError:
-            return Response(_NOT_BUILT.encode(), status_code=503, media_type=MediaType.TEXT)
-        headers = {**_HEADERS, "cache-control": "no-cache"}
-        return Response(document, media_type=MediaType.HTML, headers=headers)
+        return await _document(directory)
+
+    @get("/runs/{run:str}", include_in_schema=False, opt={"open": True})
+    async def run_page(run: FromPath[str], request: Request[Any, Any, State]) -> Response[bytes]:
+        return await _document(directory, await seen(request.scope, run))
 
     @get("/assets/{name:str}", include_in_schema=False, opt={"open": True})
     async def asset(name: FromPath[str]) -> Response[bytes]:
@@ -102,4 +139,4 @@ def page_routes(directory: Path) -> tuple[HTTPRouteHandler, ...]:
         }
         return Response(data, media_type=kind, headers=headers)
 
-    return page, asset
+    return page, run_page, asset

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,9 @@ def test_a_sandbox_is_opened_typed_into_and_deleted(cloister: Any, page: Page) -
     page.get_by_role("link", name="Sandboxes").click()
     page.get_by_role("button", name="Open a sandbox").click()
     page.wait_for_url("**/sandboxes/s-*", timeout=180_000)
+    uses = page.get_by_role("group", name="What it uses now")
+    expect(uses).to_contain_text(re.compile(r"processors\d+\.\d of 2\.0"))
+    expect(uses).to_contain_text(re.compile(r"memory[\d.]+ MiB of 2\.0 GiB"))
     expect(page.get_by_text("Opening a shell")).to_have_count(0)
     page.locator(".xterm-helper-textarea").focus()
     page.keyboard.type("echo $((6 * 7))x > /work/made.txt; cat /work/made.txt\n")
