@@ -345,7 +345,7 @@ def _count_problem(found: FileSettings) -> str | None:
 def _trigger_problem(found: FileSettings) -> str | None:
     if not found.trigger and not found.environment:
         return None
-    from cloister.app.triggers.schedule import check_cron  # noqa: PLC0415  (often there is none)
+    from cloister.core.system.schedule import check_cron  # noqa: PLC0415  (often there is none)
 
     return check_triggers(found.trigger, check_cron) or check_environments(found.environment, check_cron)
 

@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from cloister.app.settings import read_settings
-from cloister.app.triggers.schedule import check_cron, last_time, next_time, read_cron
 from cloister.core.errors import UserError
+from cloister.core.system.schedule import check_cron, last_time, next_time, read_cron
 
 BERLIN = ZoneInfo("Europe/Berlin")
 

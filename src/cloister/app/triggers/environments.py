@@ -89,7 +89,7 @@ class Keeper:
     def _is_due(self, entry: EnvironmentEntry, since: float, now: float) -> bool:
         if entry.cron is None:
             return False
-        from cloister.app.triggers.schedule import last_time, read_cron, read_zone  # noqa: PLC0415
+        from cloister.core.system.schedule import last_time, read_cron, read_zone  # noqa: PLC0415
 
         return last_time(read_cron(entry.cron), read_zone(entry.zone), since, now) is not None
 

@@ -13,13 +13,13 @@ import msgspec
 from cloister.app.triggers import RUN_KEY
 from cloister.app.triggers.entries import ScheduleTrigger, TriggerEntry
 from cloister.app.triggers.requests import ASK, TELL, Ask, Tell, ask_of_tick, task, wish
-from cloister.app.triggers.schedule import last_time, next_time, read_cron, read_zone
 from cloister.app.verbs.api import Verbs
 from cloister.core.addresses import canonical_repository
 from cloister.core.errors import CloisterError, OutsideError, UserError
 from cloister.core.events import ChangeDelivered, DeliveryFailed, Event
 from cloister.core.ids import RunId
 from cloister.core.log import Index, round_start
+from cloister.core.system.schedule import last_time, next_time, read_cron, read_zone
 from cloister.core.text import bounded
 from cloister.forge import Forges
 from cloister.forge.pulls.api import Spot

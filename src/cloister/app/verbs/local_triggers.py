@@ -172,6 +172,6 @@ def _what(entry: TriggerEntry) -> tuple[TriggerKind, str, tuple[str, ...]]:
 def _next(entry: TriggerEntry) -> float | None:
     if not isinstance(entry, ScheduleTrigger):
         return None
-    from cloister.app.triggers.schedule import next_time, read_cron, read_zone
+    from cloister.core.system.schedule import next_time, read_cron, read_zone
 
     return next_time(read_cron(entry.cron), read_zone(entry.zone), time.time())
