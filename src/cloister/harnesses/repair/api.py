@@ -70,6 +70,8 @@ class Localised(msgspec.Struct, frozen=True):
     seconds: float = 0.0
     modules: tuple[str, ...] = ()
     """Files that were imported. Their code at module level has no coverage."""
+    unrun: tuple[str, ...] = ()
+    """Tests that are known to fail and did not run in time."""
 
     @property
     def paths(self) -> tuple[str, ...]:

@@ -45,13 +45,16 @@ from cloister.harnesses.repair.words import (
     BROKEN,
     DENIED,
     FLAKY,
+    HURRIED,
     NO_CANDIDATE,
     NO_TEST,
     NOT_RED_NOW,
     OUTSIDE,
     STOPPED,
+    UNRUN,
     exhausted,
     left,
+    proven_late,
     summary,
 )
 from cloister.policy.api import ToolAction
@@ -63,8 +66,11 @@ _SHOW_SECONDS = 0.1
 _NEAR_MISSES = 5
 """Candidates that repaired the failing tests and broke others: the log has the first of them."""
 _ANY = 1_000_000
+_CHANGE_CHARS = 160
 _LOCALISE_SHARE = 0.3
 """Of the time that is left."""
+_PROOF_SECONDS, _PROOF_RUNS, _PROOF_SHARE = 10.0, 4.0, 0.4
+"""Kept for the choice and the proof of a patch: so many seconds and runs of the checks, at most this share of the run's time."""
 
 
 class SoFar(NamedTuple):
@@ -77,19 +83,27 @@ class SoFar(NamedTuple):
     """Recorded candidates that were not plausible."""
     written: tuple[int, ...]
     """Patches that were written and refused, by their numbers."""
+    unjudged: PatchChosen | None
+    """The patch in the files whose proof was cut off by the time."""
     localised: bool
 
 
 def so_far(journal: Journal, attempt: int) -> SoFar:
     """Fold the log of an attempt. A patch whose turn has not ended is not written: the files are as before."""
     written: list[int] = []
-    pending: int | None = None
-    for body in journal.index.of(PatchChosen, TurnEnded, attempt=attempt):
+    pending = unjudged = last = None
+    for body in journal.index.of(PatchChosen, FinishRefused, TurnEnded, AttemptEnded, attempt=attempt):
         if isinstance(body, PatchChosen):
-            pending = body.number
-        elif pending is not None:
-            written.append(pending)
+            pending = body
+        elif isinstance(body, AttemptEnded):
+            unjudged = None
+        elif isinstance(body, TurnEnded) and pending is not None:
+            if isinstance(last, FinishRefused):
+                written.append(pending.number)
+            else:
+                unjudged = pending
             pending = None
+        last = body
     tried = journal.index.last(CandidatesTried, attempt=attempt)
     found = journal.index.of(PatchFound, attempt=attempt)
     newest = Index(journal.events[round_start(journal.events) :])
@@ -98,6 +112,7 @@ def so_far(journal: Journal, attempt: int) -> SoFar:
         found=tuple(body for body in found if not body.broke),
         near=sum(bool(body.broke) for body in found),
         written=tuple(written),
+        unjudged=unjudged,
         localised=newest.first(FaultLocalised) is not None,
     )
 
@@ -113,6 +128,8 @@ class RepairHarness:
     async def drive(self, place: Workplace, evidence: Evidence) -> Ending:
         await evidence.baseline_ready()
         search = _Search(place, evidence)
+        if (ending := await search.judged()) is not None:
+            return ending
         suite, why = await suite_for(evidence.baseline, place.computer)
         if suite is None:
             # Without a failing test the untouched base may be all that was asked for.
@@ -130,7 +147,7 @@ class RepairHarness:
 
     async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
         done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
-        return left(done.tried, done.total) if done else left(0, 0)
+        return left(done, so_far(place.journal, place.attempt).unjudged)
 
 
 class _Search:
@@ -146,7 +163,7 @@ class _Search:
         self._known = so_far(place.journal, place.attempt)
         self._shown_at = self._saved_at = anyio.current_time()
         self._begun = len(place.journal.events)
-        self._at = self._count = 0
+        self._at = self._count = self._late = 0
 
     async def unchanged(self, why: str) -> Ending:
         """End without a change, if the evidence has nothing against it."""
@@ -156,17 +173,32 @@ class _Search:
     async def _while_paused(self) -> None:
         await while_paused(self._journal, self._place.clock)
 
+    async def judged(self) -> Ending | None:
+        """Prove the patch in the files, if the time cut off its proof and the run has been given more."""
+        if (one := self._known.unjudged) is None:
+            return None
+        tried = max(self._known.tried, one.number)
+        step = len(self._known.written) + 1
+        ended = await self._claim(step, f"Repair {one.path} ({one.rule})\n\n{proven_late(tried)}")
+        return Unfinished("red", one_line(ended.why, 1_000)) if isinstance(ended, Refused) else ended
+
     async def run(self, trials: Trials, suite: Suite) -> Ending:
         self._folder = suite.folder
         await self._while_paused()
         self._journal.show(Progress("work", None, "localising: running the tests with coverage"))
         red = [test.name for diagnosis in self._evidence.baseline for test in diagnosis.failing]
         seconds = max(5.0, self._place.clock.left * _LOCALISE_SHARE)
-        found = await interruptible(self._journal, lambda: trials.localise(red, seconds=seconds), self._begun)
+        took = max(
+            (one.seconds for one in self._evidence.baseline if one.failing and not one.killed), default=0.0
+        )
+        found = await interruptible(
+            self._journal, lambda: trials.localise(red, seconds=seconds, longest=took), self._begun
+        )
         if found is None:
             return Unfinished("red", STOPPED.format(tried=0, total=0))
         if not self._known.localised:
             await self._evidence.record(localised_event(found, suite.folder))
+        self._late = sum(one.late for one in found.failing)
         if why := _hopeless(found):
             return Unfinished("red", why)
         allowed = [path for path in dict.fromkeys((*found.paths, *found.modules)) if self._may_write(path)]
@@ -199,26 +231,42 @@ class _Search:
                     await self._tried(trial if counts else replace(trial, plausible=False), self._count)
                     if counts:
                         plausible[self._at] = trial
-                    if enough(self._at, plausible.values()):
+                    if self._may_choose(plausible):
                         break
                     await self._while_paused()
             return True
 
         while True:
-            if not (plausible and (self._known.written or enough(self._at, plausible.values()))):
+            if not (plausible and (self._known.written or self._may_choose(plausible))):
                 went = await interruptible(self._journal, explore, self._begun)
                 await self._save(self._at, self._count)
                 if went is None:
                     return Unfinished("red", STOPPED.format(tried=self._at, total=self._total))
             if not plausible:
-                return Unfinished("red", exhausted(self._at, self._total, self._count))
+                return Unfinished("red", exhausted(self._at, self._total, self._count, self._late))
             await self._while_paused()
-            chosen = await trials.choose([*plausible.values()], sources)
+            chosen = await self._chosen(trials, plausible, sources)
             ended = await self._write(chosen, sources, self._at, self._count)
             if isinstance(ended, AttemptEnded):
                 return ended
             del plausible[chosen.trial.candidate.number + 1]
             self._known = so_far(self._journal, self._attempt)
+
+    def _may_choose(self, plausible: Mapping[int, Trial]) -> bool:
+        return bool(plausible) and (enough(self._at, plausible.values()) or self._hurries())
+
+    async def _chosen(
+        self, trials: Trials, plausible: Mapping[int, Trial], sources: Mapping[str, str]
+    ) -> Chosen:
+        hurried = self._hurries() and not enough(self._at, plausible.values())
+        chosen = await trials.choose([*plausible.values()], sources)
+        return replace(chosen, reasons=(*chosen.reasons, HURRIED)) if hurried else chosen
+
+    def _hurries(self) -> bool:
+        """True if the time that is left is needed for a proof."""
+        checks = sum(one.seconds for one in self._evidence.baseline)
+        kept = min(_PROOF_SECONDS + _PROOF_RUNS * checks, _PROOF_SHARE * self._place.clock.limit)
+        return self._place.clock.left <= kept
 
     async def _tried(self, trial: Trial, plausible: int) -> None:
         """Show a trial; record it if it is plausible or nearly so, and every few seconds how far the search is."""
@@ -234,7 +282,8 @@ class _Search:
             await self._save(number, plausible)
         if now - self._shown_at >= _SHOW_SECONDS:
             self._shown_at = now
-            note = f"candidate {number:,} of {self._total:,}: {one.path}:{one.line} {one.rule}"
+            change = one_line(f"- {one.before.strip()} + {one.after.strip()}", _CHANGE_CHARS)
+            note = f"candidate {number:,} of {self._total:,}: {one.path}:{one.line} {one.rule}: {change}"
             self._journal.show(Progress("work", number / self._total, note))
 
     async def _save(self, tried: int, plausible: int, *found: PatchFound) -> None:
@@ -295,6 +344,8 @@ class _Search:
 
 def _hopeless(found: Localised) -> str:
     """Why a search cannot succeed; empty if it can."""
+    if not found.failing and found.unrun:
+        return UNRUN.format(names=", ".join(found.unrun[:3]), seconds=found.seconds)
     if not found.failing:
         return FLAKY.format(names=", ".join(found.flaky[:3])) if found.flaky else NOT_RED_NOW
     if not found.suspects:

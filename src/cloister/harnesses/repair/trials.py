@@ -19,12 +19,22 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from cloister.core.computer import Computer
 from cloister.core.errors import CloisterError, UserError
-from cloister.harnesses.repair.api import Candidate, Chosen, Failure, Localised, Stage, Trial, applied
+from cloister.harnesses.repair.api import (
+    Candidate,
+    Chosen,
+    Failure,
+    Localised,
+    Method,
+    Stage,
+    Suspect,
+    Trial,
+    applied,
+)
 from cloister.harnesses.repair.choose import Behaviour, choose
 from cloister.harnesses.repair.localise import Covered, by_imports, by_traceback, ranked
 from cloister.harnesses.repair.suite import Suite, language_of
 from cloister.harnesses.repair.syntax import parses
-from cloister.harnesses.repair.worker import Lines, Worker, started
+from cloister.harnesses.repair.worker import Lines, Ready, Tried, Worker, started
 
 _FIRST = 3
 """Failing tests of the first stage, of different functions. They run even if one fails, which shows partial repairs."""
@@ -34,6 +44,8 @@ _MARGIN = (0.1, 0.4)
 _EACH_SECONDS = 1.0
 _TRACED_SECONDS = 0.6
 """Processor time of a test in the plain run, and of one with coverage."""
+_TRACE_COST = 5
+"""How much longer a test takes with coverage, at most."""
 _TRACED_RED = 30
 _TRACED_GREEN = 300
 """Tests that run with coverage. A number and not a time, so that a search can be repeated."""
@@ -41,6 +53,12 @@ _SHARE = 4
 """Tests that are worth a second worker."""
 _AGAIN = 20
 """Failing tests that run one by one if some of them pass."""
+_SLOW = 4
+"""Failing tests that run again with a longer limit."""
+_FLAKY = 3
+"""Passing tests that fail with a candidate and are repeated: a flaky one refuses nothing."""
+_LOST = 5
+"""Candidates in a row that cost their workers, after which the tests cannot be driven."""
 
 
 T = TypeVar("T")
@@ -52,6 +70,9 @@ class _Job:
     def __init__(self, work: Callable[[Worker], Awaitable[object]]) -> None:
         self.work = work
         self.done = anyio.Event()
+        self.again = True
+        """True if a worker that is lost does not end it: the next one does it again."""
+        self.wanted = True
         self.error: CloisterError | None = None
         self.answer: object = None
 
@@ -85,13 +106,13 @@ class Trials:
         return await self._stack.__aexit__(kind, error, trace)
 
     async def _serve(self) -> None:
-        """Do jobs with one worker; replace a lost worker."""
+        """Do jobs with one worker; replace a lost worker, and do its job once more."""
         jobs = self._receive.clone()
         with jobs:
-            going = True
+            going, left = True, None
             while going:
                 async with started(self._computer, self._suite, self._seconds) as worker:
-                    going = await _serve_with(worker, jobs)
+                    going, left = await _serve_with(worker, jobs, left)
 
     async def _do(self, work: Callable[[Worker], Awaitable[T]]) -> T:
         job = _Job(work)
@@ -102,12 +123,18 @@ class Trials:
         return cast("T", job.answer)
 
     async def localise(
-        self, hints: Sequence[str] = (), *, seconds: float = 60.0, passing: int | None = None
+        self,
+        hints: Sequence[str] = (),
+        *,
+        seconds: float = 60.0,
+        passing: int | None = None,
+        longest: float = 0.0,
     ) -> Localised:
         """Run every test, then those that fail and some of the others with coverage, and rank the lines.
 
         `hints`: names of tests that are known to fail. Others that fail here do so for a reason of their own.
         `passing`: beside those, run at most so many; all if no test has such a name.
+        `longest`: no test of `hints` took longer before it failed.
         """
         began = anyio.current_time()
         ready = await self._do(Worker.opened)
@@ -115,6 +142,9 @@ class Trials:
         named = not frozenset(hints).isdisjoint(ready.tests)
         wanted = _near(ready.tests, hints, passing) if named and passing is not None else ready.tests
         tests = await self._cover(wanted, end, each=_EACH_SECONDS, trace=False)
+        slow = [name for name in hints if name in ready.tests and _stopped(tests.get(name))]
+        if slow and longest:
+            tests.update(await self._slowly(slow[:_SLOW], min(longest, seconds / 3)))
         notes: list[str] = []
         if len(tests) < len(wanted):
             why = "the time was over, or their names change from process to process"
@@ -125,12 +155,25 @@ class Trials:
             notes.append(f"{len(bad) - len(red)} other tests fail only in the search and are left out")
         usual = max((test.seconds for test in tests.values() if test.status == "passed"), default=0.004)
         self._margin = min(_MARGIN[0] + 10 * usual, _MARGIN[1])
-        traced = await self._cover(_spread(red, _TRACED_RED), end, each=_TRACED_SECONDS)
+        traced = await self._traced(_spread(red, _TRACED_RED), tests, end)
         flaky = tuple(name for name, test in traced.items() if test.status == "passed" != tests[name].status)
         red = [name for name in red if name not in flaky]
         for name in red:
             if name in traced:
                 tests[name] = msgspec.structs.replace(tests[name], lines=traced[name].lines)
+        suspects, method = await self._suspected(ready, tests, red, end)
+        green = tuple(name for name, test in tests.items() if test.status == "passed")
+        unrun = tuple(name for name in slow if name not in tests)
+        if flaky:
+            notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
+        took = round(anyio.current_time() - began, 3)
+        known = (self._failing, green, flaky, tuple(notes), took, tuple(ready.modules), unrun)
+        return Localised(suspects, method, *known)
+
+    async def _suspected(
+        self, ready: Ready, tests: dict[str, Covered], red: Sequence[str], end: float
+    ) -> tuple[tuple[Suspect, ...], Method]:
+        """Rank the lines that failing tests run; remember which tests run them."""
         only = _union(tests[name] for name in red)
         green = [name for name, test in tests.items() if test.status == "passed"]
         near = _spread(_nearest(green, red), _TRACED_GREEN) if only else []
@@ -146,12 +189,18 @@ class Trials:
         self._tests, self._cold = tests, bool(broken)
         self._failing = (*(tests[name].failure for name in red), *broken)
         self._covering = _index(tests[name] for name in (*red, *near))
-        if flaky:
-            notes.append(f"{len(flaky)} tests failed and passed on the same files and are left out")
-        took = round(anyio.current_time() - began, 3)
-        return Localised(
-            suspects, method, self._failing, tuple(green), flaky, tuple(notes), took, tuple(ready.modules)
-        )
+        return suspects, method
+
+    async def _slowly(self, names: Sequence[str], longest: float) -> dict[str, Covered]:
+        """Run failing tests that the plain run did not reach, or stopped although they end."""
+        each = max(_EACH_SECONDS, longest)
+        return await self._cover(names, anyio.current_time() + 2 * each + 5, each=each, trace=False)
+
+    async def _traced(
+        self, red: Sequence[str], tests: Mapping[str, Covered], end: float
+    ) -> dict[str, Covered]:
+        each = max((_TRACED_SECONDS, *(_TRACE_COST * _seconds(tests.get(name)) for name in red)))
+        return await self._cover(red, max(end, anyio.current_time() + each), each=each)
 
     async def _cover(
         self, names: Sequence[str], end: float, *, each: float, trace: bool = True, only: Lines | None = None
@@ -214,16 +263,24 @@ class Trials:
         """Try candidates; yield the trials in their order."""
         left = iter(candidates)
         pending: list[tuple[Candidate, _Job]] = []
-        while True:
-            while len(pending) < 2 * self._count and (one := next(left, None)) is not None:
-                pending.append((one, _Job(partial(self._try, one, sources[one.path]))))
-                await self._send.send(pending[-1][1])
-            if not pending:
-                return
-            candidate, job = pending.pop(0)
-            await job.done.wait()
-            lost = Trial(candidate, "failing", reason=str(job.error))
-            yield lost if job.error is not None else cast(Trial, job.answer)
+        lost = 0
+        try:
+            while True:
+                while len(pending) < 2 * self._count and (one := next(left, None)) is not None:
+                    pending.append((one, _Job(partial(self._try, one, sources[one.path]))))
+                    await self._send.send(pending[-1][1])
+                if not pending:
+                    return
+                candidate, job = pending.pop(0)
+                await job.done.wait()
+                lost = lost + 1 if job.error is not None else 0
+                if job.error is not None and lost == _LOST:
+                    raise job.error
+                trial = job.answer or Trial(candidate, "failing", reason=str(job.error))
+                yield cast(Trial, trial)
+        finally:
+            for _, job in pending:
+                job.wanted = False
 
     async def _try(self, candidate: Candidate, source: str, worker: Worker) -> Trial:
         """The failing tests that reach the change, then the affected, then all; then once more in a process that imports it.
@@ -238,19 +295,17 @@ class Trials:
         first = list({name.partition("[")[0]: name for name in reversed(red)}.values())[::-1]
         first = first[: 1 if self._tests[red[0]].status == "late" else _FIRST] if not self._cold else red
         near = self._affected(candidate)
-        stages = [first, [name for name in red if name not in first], near]
-        tried = await worker.attempt(candidate.path, text, self._stages(stages), cold=self._cold)
+        run = partial(self._run, worker, candidate.path, text)
+        tried = await run(first, [name for name in red if name not in first], near)
         results = dict(tried.results)
         plausible = _all_passed(results, [*red, *near])
         stage: Stage = "syntax" if tried.stage < 0 else "affected" if set(results) & set(near) else "failing"
         if not plausible and stage == "failing" and "passed" in results.values() and len(red) > 1:
             for name in [name for name in red if name not in results][:_AGAIN]:
-                more = await worker.attempt(candidate.path, text, self._stages([[name]]), cold=self._cold)
-                results.update(more.results)
+                results.update((await run([name])).results)
             red = [name for name in red if results.get(name) == "passed"]
             if near:
-                more = await worker.attempt(candidate.path, text, self._stages([near]), cold=self._cold)
-                results.update(more.results)
+                results.update((await run(near)).results)
             plausible = _all_passed(results, [*red, *near])
         if plausible:
             stage = "all"
@@ -260,7 +315,7 @@ class Trials:
             again = [*reached, *others] if self._suite.language == "python" and not self._cold else []
             for names, needed, cold in ((rest, rest, self._cold), (again, red, True)):
                 if plausible and names:
-                    more = await worker.attempt(candidate.path, text, self._stages([names]), cold=cold)
+                    more = await run(names, cold=cold)
                     results.update(more.results)
                     plausible = _all_passed(more.results, needed)
         every = [failure.test for failure in self._failing]
@@ -274,6 +329,27 @@ class Trials:
             plausible,
             tried.why,
         )
+
+    async def _run(
+        self, worker: Worker, path: str, text: str, *parts: Sequence[str], cold: bool = False
+    ) -> Tried:
+        """The results of tests with a candidate. A passing test that fails and then passes is flaky: it counts as passed."""
+        cold, names = cold or self._cold, [name for part in parts for name in part]
+        tried = await worker.attempt(path, text, self._stages(parts), cold=cold)
+        results = dict(tried.results)
+        while bad := [name for name, status in results.items() if status != "passed"]:
+            green = [name for name in bad if (was := self._tests.get(name)) and was.status == "passed"]
+            if len(green) < len(bad) or len(bad) > _FLAKY:
+                break
+            more = await worker.attempt(path, text, self._stages([bad]), cold=cold)
+            if not _all_passed(more.results, bad):
+                break
+            rest = [name for name in names if name not in results]
+            results.update(more.results)
+            if rest:
+                more = await worker.attempt(path, text, self._stages([rest]), cold=cold)
+                results.update(more.results)
+        return Tried(results, tried.stage, tried.why)
 
     def _passing(self) -> list[str]:
         return [name for name, test in self._tests.items() if test.status == "passed"]
@@ -295,8 +371,7 @@ class Trials:
         )
 
     def _seconds_of(self, name: str) -> float:
-        test = self._tests.get(name)
-        return 0.0 if test is None or test.status == "late" else test.seconds
+        return _seconds(self._tests.get(name))
 
     def _stages(self, parts: Sequence[Sequence[str]]) -> list[tuple[Sequence[str], float, float]]:
         """Tests with their limits: for each a few times the longest, on the clock ten times all of it."""
@@ -334,17 +409,34 @@ class Trials:
         return choose(plausible, behaviours)
 
 
-async def _serve_with(worker: Worker, jobs: MemoryObjectReceiveStream[_Job]) -> bool:
-    """Do jobs until there are no more (False) or the worker is lost (True)."""
-    async for job in jobs:
+async def _serve_with(
+    worker: Worker, jobs: MemoryObjectReceiveStream[_Job], first: _Job | None
+) -> tuple[bool, _Job | None]:
+    """Do `first`, then jobs until there are no more (False) or the worker is lost (True, and the job to do again)."""
+    while True:
         try:
-            job.answer = await job.work(worker)
+            job = first or await jobs.receive()
+        except anyio.EndOfStream:
+            return False, None
+        first = None
+        try:
+            job.answer = await job.work(worker) if job.wanted else None
         except CloisterError as error:
-            job.error = error
-            return True
-        finally:
-            job.done.set()
-    return False
+            again, job.again = job.again, False
+            if not again:
+                job.error = error
+                job.done.set()
+            return True, job if again else None
+        job.done.set()
+
+
+def _stopped(test: Covered | None) -> bool:
+    """True for a test that did not run, or ran over its limit."""
+    return test is None or test.status == "late"
+
+
+def _seconds(test: Covered | None) -> float:
+    return 0.0 if test is None or test.status == "late" else test.seconds
 
 
 def _all_passed(results: Mapping[str, str], names: Iterable[str]) -> bool:

@@ -3,6 +3,7 @@
 Every sentence says what a person can do next.
 """
 
+from cloister.core.events import CandidatesTried, PatchChosen
 from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.text import one_line
 from cloister.harnesses.repair.api import LAST, Chosen, Localised
@@ -23,6 +24,10 @@ FLAKY = (
     "The failing tests pass when they are repeated ({names}): they are flaky, and a search needs a test that fails each "
     "time. Make them repeatable first."
 )
+UNRUN = (
+    "The failing tests ({names}) did not run in the {seconds:.0f} s that a search may spend on finding the fault: the tests "
+    "need longer. Give it more --seconds, or name a check that runs just these with --check."
+)
 OUTSIDE = (
     "{test} fails without running a line of the repository's own code{error}: the cause is outside the repository, in a "
     "package, a service or the environment, where a search cannot repair it."
@@ -36,14 +41,16 @@ DENIED = (
 NO_CANDIDATE = f"No rule changes a suspect line ({{files}}), so there is no candidate to try. {_NEXT}"
 
 
-def exhausted(tried: int, total: int, plausible: int) -> str:
-    """The end of a search without an accepted patch."""
+def exhausted(tried: int, total: int, plausible: int, late: int) -> str:
+    """The end of a search without an accepted patch. `late`: failing tests that did not end in the search."""
     if plausible:
         found = (
             f"{plausible:,} passed the tests of the search, and the rules or the proof refused each of them"
         )
     else:
         found = "none makes the failing tests pass without breaking others"
+    if late:
+        found += f". {late:,} of the failing tests ran over the limit of a search: a loop without an end, or slow code"
     return (
         f"{tried:,} of {total:,} candidates tried: {found}. The fault is larger than one small change, or outside the "
         f"rules. {_NEXT}"
@@ -77,8 +84,25 @@ def summary(chosen: Chosen, path: str, tried: int, total: int, plausible: int) -
     )
 
 
-def left(tried: int, total: int) -> str:
+HURRIED = "the time was nearly over, so the search looked no further"
+
+
+def proven_late(tried: int) -> str:
+    """The words for a patch that was proven after the run had been given more time."""
+    return (
+        f"{PLAUSIBLE[0].upper()}{PLAUSIBLE[1:]}: the tests pass, which is all that is known. Review it as a suggestion. "
+        f"The repair harness tried {tried:,} candidates."
+    )
+
+
+def left(done: CandidatesTried | None, unjudged: PatchChosen | None) -> str:
     """What a search had done when its time was over."""
-    if not tried:
+    if done is None or not done.tried:
         return "The search had not tried a candidate yet: the tests may need minutes. Give it more --seconds."
-    return f"{tried:,} of {total:,} candidates were tried, none accepted. Give it more --seconds."
+    so_far = f"{done.tried:,} of {done.total:,} candidates were tried, none accepted."
+    if unjudged is not None:
+        so_far += (
+            f" The files hold candidate {unjudged.number:,} ({unjudged.rule} in {unjudged.path}), which passes the tests of "
+            "the search; its proof did not end in time."
+        )
+    return f"{so_far} Give it more --seconds."

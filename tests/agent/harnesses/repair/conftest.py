@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,9 +41,11 @@ class Repo:
         async with Trials(self.computer, suite(command), workers=1) as trials:
             return await trials.localise()
 
-    async def repair(self, command: str, *, seed: int = 0) -> Chosen | None:
+    async def repair(
+        self, command: str, *, seed: int = 0, hints: Sequence[str] = (), longest: float = 0.0
+    ) -> Chosen | None:
         async with Trials(self.computer, suite(command)) as trials:
-            found = await trials.localise()
+            found = await trials.localise(hints, longest=longest)
             sources = await trials.sources(dict.fromkeys((*found.paths, *found.modules)))
             order = candidates(sources, found.suspects, facts_of(found.failing), seed)
             self.trials, plausible = [], list[Trial]()

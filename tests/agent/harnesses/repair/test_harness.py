@@ -36,6 +36,7 @@ from cloister.harnesses import choose_harness
 from cloister.harnesses.repair.api import Candidate, Hunk, Trial
 from cloister.harnesses.repair.choose import enough
 from cloister.harnesses.repair.harness import so_far
+from cloister.harnesses.repair.words import left
 from cloister.model.api import Models, NoModels
 from cloister.policy.layers import BUILT_IN, layer
 from cloister.testing.local import LocalComputer
@@ -177,15 +178,24 @@ PERL = {
 
 
 async def test_patch_that_the_evidence_refuses_is_undone_and_the_next_one_is_tried(tmp_path: Path) -> None:
-    bench = await opened(tmp_path, LOOSE)
+    """For the test alone, `a * b` is as good as `a + b`, and comes first."""
+    bench = await opened(tmp_path, {**LOOSE, "calc.py": "def add(a, b):\n    return a / b\n"})
     ended = await repaired(bench, SUITE, "python3 lint.py")
     assert ended.outcome == "proven", ended.reason
     assert "+    return a + b" in await patch(bench, ended)
-    refused = len(bench.of(FinishRefused))
-    assert len(bench.of(PatchChosen)) == refused + 1
-    assert so_far(bench.journal, 0).written == tuple(
-        one.number for one in bench.journal.index.of(PatchChosen)
-    )
+    chosen = [one.number for one in bench.journal.index.of(PatchChosen)]
+    assert len(bench.of(FinishRefused)) == len(chosen) - 1 > 0
+    assert so_far(bench.journal, 0).written == tuple(chosen[:-1])
+
+
+async def test_candidate_that_breaks_another_test_is_recorded_and_not_chosen(tmp_path: Path) -> None:
+    more = "    def test_nothing(self):\n        self.assertEqual(add(3, 0), 3)\n"
+    bench = await opened(tmp_path, {**LOOSE, "test_calc.py": LOOSE["test_calc.py"] + more})
+    ended = await repaired(bench)
+    assert "+    return a + b" in await patch(bench, ended)
+    near = [one for one in bench.journal.index.of(PatchFound) if one.broke]
+    assert "+    return a * b\n" in [one.diff.splitlines(keepends=True)[-1] for one in near]
+    assert all("test_add" in one.fixed[0] and "test_nothing" in one.broke[0] for one in near)
 
 
 async def test_no_candidate_is_tried_in_a_file_that_the_rules_protect(tmp_path: Path) -> None:
@@ -269,6 +279,32 @@ async def test_slow_tests_end_with_the_budget_and_the_number_of_candidates(tmp_p
     ended = await repaired(bench, seconds=2.0)
     assert (ended.outcome, ended.commit) == ("budget", bench.base)
     assert "The search had not tried a candidate yet" in ended.reason
+
+
+async def test_search_that_runs_out_of_time_offers_the_best_patch_that_it_has(tmp_path: Path) -> None:
+    """To look further after the first plausible patch would take longer than the run has."""
+    limits = "    def test_limits(self):\n"
+    slow = TESTS.replace(limits, f"{limits}        import time; time.sleep(1.2)\n")
+    bench = await opened(tmp_path, {**BROKEN, "test_bands.py": slow})
+    ended = await repaired(bench, seconds=36.0)
+    assert ended.outcome == "proven", ended.reason
+    assert "the time was nearly over" in ended.reason
+    assert not enough(bench.journal.index.of(CandidatesTried)[-1].tried, [_plausible(1)])
+
+
+async def test_patch_whose_proof_the_time_cut_off_is_named_and_proven_with_more_time(tmp_path: Path) -> None:
+    bench = await opened(tmp_path)
+    whole = await repaired(bench)
+    bodies = bench.journal.bodies
+    chosen = next(at for at, body in enumerate(bodies) if isinstance(body, PatchChosen))
+    cut = await _resumed(bench, [*bodies[: chosen + 1], TurnEnded(0, 1, whole.commit, True)])
+    assert "its proof did not end in time" in left(
+        cut.journal.index.last(CandidatesTried), so_far(cut.journal, 0).unjudged
+    )
+    ended = await repaired(cut)
+    assert (ended.outcome, ended.commit) == ("proven", whole.commit), ended.reason
+    assert PLAUSIBLE in ended.reason.lower()
+    assert len(cut.of(FaultLocalised)) == 1
 
 
 async def test_test_that_passes_when_repeated_is_called_flaky(tmp_path: Path) -> None:

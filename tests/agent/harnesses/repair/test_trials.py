@@ -3,7 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import PYTEST, Repo
+from cloister.core.errors import UserError, sole
+from cloister.harnesses.repair.api import Candidate, Hunk
+from cloister.harnesses.repair.trials import Trials
+
+from .conftest import PYTEST, Repo, suite
 
 pytestmark = pytest.mark.anyio
 
@@ -235,3 +239,89 @@ async def test_a_go_suite_is_localised_by_its_profiles_and_repaired(tmp_path: Pa
     assert chosen is not None
     assert chosen.trial.candidate.line == 5
     assert repo.files() == files
+
+
+# Tests that are slow, that wait, that are flaky, or that end their worker.
+
+TOTAL = "def total(numbers):\n    found = 0\n    for one in numbers[1:]:\n        found += one\n    return found\n"
+USES = "from total import total\n\n\ndef test_none():\n    assert total([]) == 0\n\n\n"
+
+
+WAITS, COMPUTES = "time.sleep(1.5)", "while time.process_time() - began < 1.2:\n        pass"
+
+
+@pytest.mark.parametrize("spend", [WAITS, COMPUTES], ids=["waits", "computes"])
+async def test_failing_test_that_takes_seconds_is_repaired(tmp_path: Path, spend: str) -> None:
+    begins = "import time\n\n\ndef test_total():\n    began = time.process_time()\n"
+    tests = f"{USES}{begins}    {spend}\n    assert total([1, 2]) == 3\n"
+    repo = Repo(tmp_path, {"total.py": TOTAL, "test_total.py": tests})
+    chosen = await repo.repair(PYTEST, hints=("test_total.py::test_total",), longest=3.0)
+    assert chosen is not None
+    assert chosen.trial.candidate.line == 3
+    assert chosen.trial.made_green == ("test_total.py::test_total",)
+
+
+async def test_flaky_test_that_passes_otherwise_refuses_no_patch(tmp_path: Path) -> None:
+    """It fails when it first runs with the right patch, and passes when it is repeated."""
+    mark = tmp_path / "seen"
+    tests = (
+        f"from pathlib import Path\n{USES}MARK = Path({str(mark)!r})\n\n\ndef test_flaky():\n"
+        "    if total([1, 2]) == 3 and not MARK.exists():\n        MARK.touch()\n        raise AssertionError\n\n\n"
+        "def test_total():\n    assert total([1, 2]) == 3\n"
+    )
+    chosen = await Repo(tmp_path, {"total.py": TOTAL, "test_total.py": tests}).repair(PYTEST)
+    assert mark.exists()
+    assert chosen is not None
+    assert "numbers[0:]" in chosen.trial.candidate.after
+
+
+ENDING = (
+    "import os\nfrom pathlib import Path\n\n\ndef end_worker():\n    parent = os.getppid()\n"
+    "    first = int(Path(f'/proc/{parent}/stat').read_text().split()[3])\n"
+    "    if b'class First' in Path(f'/proc/{first}/cmdline').read_bytes():\n"
+    "        os.kill(first, 9)\n        os.kill(parent, 9)\n    os._exit(1)\n"
+)
+
+
+async def test_worker_that_is_lost_is_replaced_and_its_work_is_done_again(tmp_path: Path) -> None:
+    mark = tmp_path / "lost"
+    tests = (
+        f"from pathlib import Path\nfrom ending import end_worker\n{USES}MARK = Path({str(mark)!r})\n\n\n"
+        "def test_total():\n    if not MARK.exists():\n        MARK.touch()\n        end_worker()\n"
+        "    assert total([1, 2]) == 3\n"
+    )
+    repo = Repo(tmp_path, {"total.py": TOTAL, "ending.py": ENDING, "test_total.py": tests})
+    chosen = await repo.repair(PYTEST)
+    assert mark.exists()
+    assert chosen is not None
+    assert (chosen.trial.candidate.path, chosen.trial.candidate.line) == ("total.py", 3)
+
+
+async def test_suite_whose_workers_are_always_lost_cannot_be_driven(tmp_path: Path) -> None:
+    tests = f"from ending import end_worker\n{USES}def test_total():\n    end_worker()\n"
+    repo = Repo(tmp_path, {"total.py": TOTAL, "ending.py": ENDING, "test_total.py": tests})
+    with pytest.raises(ExceptionGroup) as lost:
+        await repo.localise(PYTEST)
+    error = sole(lost.value)
+    assert isinstance(error, UserError)
+    assert error.code == "worker_lost"
+
+
+async def test_of_two_patches_the_one_wins_that_bears_other_inputs(tmp_path: Path) -> None:
+    """Both pass all tests; the one that ranks higher raises where the old code did not."""
+    code = "def top(numbers):\n    return min(numbers, default=0)\n"
+    tests = "from top import top\n\n\ndef test_top():\n    assert top([1, 2]) == 2\n\n\ndef test_one():\n    assert top([5, 5]) == 5\n"
+    repo = Repo(tmp_path, {"top.py": code, "test_top.py": tests})
+
+    def patch(number: int, text: str, score: float) -> Candidate:
+        lines = ("    return min(numbers, default=0)\n", f"    return {text}\n")
+        return Candidate(number, "called function", "top.py", (Hunk(2, *lines),), score, score)
+
+    order = [patch(0, "numbers[1]", 0.9), patch(1, "max(numbers, default=0)", 0.1)]
+    async with Trials(repo.computer, suite(PYTEST)) as trials:
+        await trials.localise()
+        tried = [trial async for trial in trials.over(order, {"top.py": code})]
+        assert [trial.plausible for trial in tried] == [True, True]
+        chosen = await trials.choose(tried, {"top.py": code})
+    assert chosen.trial.candidate.number == 1
+    assert any("inputs near those of the tests" in reason for reason in chosen.reasons)
