@@ -17,7 +17,6 @@ from cloister.core.errors import HostError, UserError
 
 if TYPE_CHECKING:
     from cloister.app.verbs.records import BackgroundCommand, Executed
-    from cloister.app.workbench.contexts import CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.cli.client.remote import RemoteVerbs
     from cloister.core.computer import Change, Entry, Exited, Output
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from cloister.core.requests import Budget
     from cloister.runs.view import RunView
     from cloister.sandbox.api import SandboxInfo, SnapshotInfo
+    from cloister.sandbox.code.contexts import CodeResult
 
 Told = Callable[[str], object]
 """Gets output as text, as it arrives."""

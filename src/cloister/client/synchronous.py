@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from cloister.app.verbs.records import BackgroundCommand, Executed
-    from cloister.app.workbench.contexts import CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Output
     from cloister.core.events import Delta, Event
     from cloister.runs.view import RunView
     from cloister.sandbox.api import SandboxInfo, SnapshotInfo
+    from cloister.sandbox.code.contexts import CodeResult
 
 T = TypeVar("T")
 

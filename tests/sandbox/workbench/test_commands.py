@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from cloister.app.workbench.commands import Background, Commands, Record, Skipped, open_commands
-from cloister.app.workbench.contexts import DEFAULT, CodeResult, Contexts
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR, Command, Exited, Output, shell
 from cloister.core.errors import SandboxLost, UserError
 from cloister.core.ids import OwnerId, SandboxId
+from cloister.sandbox.code.contexts import DEFAULT, CodeResult, Contexts
 from cloister.testing.local import LocalComputer
 
 pytestmark = pytest.mark.anyio

@@ -272,6 +272,28 @@ E2B = (
         "with its memory, for a day at most; `lifecycle` is ignored: a sandbox whose time is over ends",
     ),
     Operation(
+        "AsyncSandbox, many at a time",
+        """
+        import asyncio
+        from e2b import AsyncSandbox
+        async def together():
+            made = await asyncio.gather(*(AsyncSandbox.create(timeout=120) for _ in range(5)))
+            ran = await asyncio.gather(*(one.commands.run(f"echo {n}") for n, one in enumerate(made)))
+            assert [r.stdout for r in ran] == [f"{n}\\n" for n in range(5)]
+            events = asyncio.Queue()
+            await made[0].files.make_dir("watched")
+            watcher = await made[0].files.watch_dir("watched", on_event=lambda e: events.put_nowait((e.name, e.type.value)))
+            await made[0].commands.run("mkdir watched/here")
+            assert await asyncio.wait_for(events.get(), 60) == ("here", "create")
+            await watcher.stop()
+            forks = [fork for some in await asyncio.gather(*(made[0].fork(count=2) for _ in range(3))) for fork in some]
+            assert len({fork.sandbox_id for fork in forks}) == 6
+            assert all(await asyncio.gather(*(one.kill() for one in [*made, *forks])))
+        asyncio.run(together())
+        """,
+        "the watcher tells each change as it comes",
+    ),
+    Operation(
         "connect",
         """
         same = Sandbox.connect(s.sandbox_id, timeout=300)
@@ -313,7 +335,19 @@ INTERPRETER = (
         ran = c.run_code("x += 1; x")
         assert ran.text == "42" and ran.results[0].is_main_result and ran.execution_count == 2
         """,
-        "output arrives when the code has ended; the interpreter is a program of ours, not IPython",
+        "the interpreter is a program of ours, not IPython",
+    ),
+    Operation(
+        "code interpreter: run_code, streamed",
+        """
+        waits = "import os, time; print('ready')\\nwhile not os.path.exists('/tmp/go'): time.sleep(0.02)\\nprint('gone on')"
+        seen = []
+        def answer(message):
+            seen.append(message.line)
+            c.files.write("/tmp/go", "")
+        ran = c.run_code(waits, on_stdout=answer, timeout=60)
+        assert "".join(seen) == "ready\\ngone on\\n" == "".join(ran.logs.stdout) and ran.error is None
+        """,
     ),
     Operation(
         "code interpreter: errors, results, callbacks",
@@ -322,7 +356,7 @@ INTERPRETER = (
         assert ran.error.name == "ZeroDivisionError" and "1/0" in ran.error.traceback
         seen = []
         c.run_code("import sys; print('out'); print('err', file=sys.stderr)", on_stdout=lambda m: seen.append(m.line), on_stderr=lambda m: seen.append(m.line))
-        assert seen == ["out\\n", "err\\n"]
+        assert sorted(seen) == ["err\\n", "out\\n"]
         code = "class H:\\n    def _repr_html_(self): return '<b>h</b>'\\nH()"
         assert c.run_code(code).results[0].html == "<b>h</b>"
         assert c.run_code("import os; os.environ['A']", envs={"A": "b"}).text == "'b'"

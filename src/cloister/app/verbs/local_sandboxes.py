@@ -32,7 +32,6 @@ from cloister.app.verbs.records import (
     SandboxToken,
 )
 from cloister.app.workbench.commands import Skipped
-from cloister.app.workbench.contexts import DEFAULT, CodeContext, CodeResult
 from cloister.app.workbench.metrics import measured
 from cloister.core import limits
 from cloister.core.addresses import without_userinfo
@@ -45,6 +44,7 @@ from cloister.egress.model_endpoint import serve as endpoint
 from cloister.environment.detect import detect
 from cloister.log.audit.details import TEXT_CHARS
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxSpec
+from cloister.sandbox.code.contexts import DEFAULT, CodeContext, CodeResult, Told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -303,12 +303,14 @@ class LocalSandboxes(_InSandboxes):
     async def contexts(self, sandbox: str) -> tuple[CodeContext, ...]:
         return self._app(sandbox).sandboxes.contexts.list(self._sandbox(sandbox).info.id)
 
-    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
+    async def run_code(
+        self, sandbox: str, context: str, code: RunCode, told: Told | None = None
+    ) -> CodeResult:
         target, contexts = self._sandbox(sandbox), self._app(sandbox).sandboxes.contexts
         if context == DEFAULT and not any(one.id == DEFAULT for one in contexts.list(sandbox)):
             await contexts.make(sandbox, target, cwd=WORK_DIR, env={}, user="agent", name=DEFAULT)
         await self._note_command(target, Command(("python3",)), "context", code.code)
-        return await contexts.run(sandbox, context, code.code, code.seconds, code.env)
+        return await contexts.run(sandbox, context, code.code, code.seconds, code.env, told)
 
     async def restart_context(self, sandbox: str, context: str) -> CodeContext:
         target = self._sandbox(sandbox)

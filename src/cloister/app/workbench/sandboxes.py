@@ -15,12 +15,12 @@ import msgspec
 from anyio.abc import TaskGroup, TaskStatus
 
 from cloister.app.tokens import Caller
-from cloister.app.workbench.contexts import Contexts
 from cloister.core import limits
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.ids import SandboxId
 from cloister.runs.environments.by_hand import ModelsByHand
 from cloister.sandbox.api import Door, Host, Sandbox, SandboxInfo, SandboxSpec
+from cloister.sandbox.code.contexts import Contexts
 
 logger = logging.getLogger(__name__)
 

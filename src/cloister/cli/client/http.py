@@ -325,7 +325,7 @@ _RECORDS = {
         "cloister.app.checkup": "Checkup",
         "cloister.app.people.projects": "Access MadeShare Project ShareInfo",
         "cloister.app.verbs.knowledge": "RunNotes SkillList SkillText",
-        "cloister.app.workbench.contexts": "CodeContext CodeResult",
+        "cloister.sandbox.code.contexts": "CodeContext CodeResult",
         "cloister.app.verbs.tools": "ToolList ToolTried",
         "cloister.app.verbs.webhooks": "DeadDelivery MadeWebhook WebhookInfo",
         "cloister.core.requests": "Attachment",

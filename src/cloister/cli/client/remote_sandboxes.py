@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
 
     from cloister.app.verbs.records import Exec, Execute, NewCommand, NewSandbox, RunCode
-    from cloister.app.workbench.contexts import CodeResult
     from cloister.core.computer import Sink
     from cloister.sandbox.api import Report
+    from cloister.sandbox.code.contexts import CodeResult, Told
 
 STDIN_BYTES = 1_048_576
 """Input sent before the server confirms that some of it was taken."""
@@ -187,11 +187,17 @@ class RemoteSandboxes(Group, api.SandboxVerbs):
         path = address("sandboxes", sandbox, "execute")
         return await self.http.post(Executed, path, program, program.seconds + END_SECONDS)
 
-    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
-        from cloister.app.workbench.contexts import CodeResult
+    async def run_code(
+        self, sandbox: str, context: str, code: RunCode, told: Told | None = None
+    ) -> CodeResult:
+        from cloister.sandbox.code.contexts import CodeResult
 
         path = address("sandboxes", sandbox, "contexts", context, "run")
-        return await self.http.post(CodeResult, path, code, code.seconds + END_SECONDS)
+        ran = await self.http.post(CodeResult, path, code, code.seconds + END_SECONDS)
+        if told is not None:
+            told("out", ran.stdout)
+            told("err", ran.stderr)
+        return ran
 
     @asynccontextmanager
     async def process(self, sandbox: str, command: NewCommand) -> AsyncGenerator[RemoteProcess]:

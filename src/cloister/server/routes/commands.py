@@ -9,9 +9,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from cloister.app.verbs.api import Attached, SandboxVerbs
 from cloister.app.verbs.records import BackgroundCommand, CommandOutput, NewCommand, NewContext, RunCode
 from cloister.app.workbench.commands import Skipped
-from cloister.app.workbench.contexts import CodeContext, CodeResult
 from cloister.core.computer import Exited, Output
 from cloister.core.errors import UserError
+from cloister.sandbox.code.contexts import CodeContext, CodeResult
 from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.process import ended, send_output, talk
 from cloister.server.routes.sandboxes import SandboxName

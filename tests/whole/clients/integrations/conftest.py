@@ -1,6 +1,7 @@
 """One server for the integrations, and the environments of their frameworks."""
 
 import fcntl
+import os
 import subprocess
 import sys
 import tomllib
@@ -19,18 +20,23 @@ Try = Callable[..., None]
 def interpreter(framework: Framework) -> Path:
     """The Python that has a framework and what our client needs; skips the test where no registry can be reached."""
     wanted = (*framework.packages, *OURS)
-    name = sha256("\n".join((framework.python, *wanted)).encode()).hexdigest()[:12]
+    name = sha256("\n".join((framework.python, *framework.overrides, *wanted)).encode()).hexdigest()[:12]
     home = CACHE / "clients" / f"{framework.packages[0].partition('=')[0]}-{name}"
     home.mkdir(parents=True, exist_ok=True)
     uv, python = Path(sys.executable).with_name("uv"), home / "venv" / "bin" / "python"
+    # Some frameworks need a newer Python than this one: pyenv's are not on the path.
+    places = [os.environ["PATH"], *map(str, Path.home().glob(".pyenv/versions/*/bin"))]
+    env = os.environ | {"PATH": ":".join(places)}
+    overrides = home / "overrides.txt"
+    overrides.write_text("\n".join(framework.overrides))
     with (home / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (home / "made").exists():
             for command in (
                 (uv, "venv", "-q", "--clear", "--python", framework.python, home / "venv"),
-                (uv, "pip", "install", "-q", "--python", python, *wanted),
+                (uv, "pip", "install", "-q", "--python", python, "--override", overrides, *wanted),
             ):
-                done = subprocess.run(command, capture_output=True, text=True)
+                done = subprocess.run(command, capture_output=True, text=True, env=env)
                 if done.returncode != 0:
                     pytest.skip(f"{framework.packages[0]} cannot be fetched here: {done.stderr[-200:]}")
             (home / "made").touch()

@@ -12,6 +12,8 @@ class Framework(NamedTuple):
     packages: tuple[str, ...]
     program: str
     python: str = ">=3.11"
+    overrides: tuple[str, ...] = ()
+    """Requirements in place of the package's own, where a mirror of the registry is behind."""
 
 
 MINI_SWE_AGENT = """
@@ -265,6 +267,97 @@ assert [type(one).__name__ for one in done["messages"]] == ["HumanMessage", "AIM
 assert done["messages"][2].content == "42\\n" and done["messages"][3].content == "It is 42."
 """
 
+HARBOR = """
+import asyncio, json, logging, subprocess, sys
+from pathlib import Path
+from cloister import Client
+from cloister.testing.samples import busybox, folder, layer, link
+from harbor.models.task.config import EnvironmentConfig, NetworkMode, NetworkPolicy
+from harbor.models.trial.paths import TrialPaths
+
+task = Path("task")
+for name in ("environment", "solution", "tests"):
+    (task / name).mkdir(parents=True)
+(task / "task.toml").write_text('[environment]\\ncpus = 1\\nmemory_mb = 512\\n')
+(task / "instruction.md").write_text("Write 42 into answer.txt.")
+more = [link(f"bin/{name}", "busybox") for name in ("tar", "chmod", "find", "dirname")]
+(task / "environment" / "root.tar").write_bytes(layer(*busybox(), *more, folder("tmp", mode=0o1777)))
+dockerfile = "FROM scratch\\nADD root.tar /\\nENV COLOUR=red\\nWORKDIR /srv/task\\nRUN echo $COLOUR > colour\\n"
+(task / "environment" / "Dockerfile").write_text(dockerfile)
+(task / "solution" / "solve.sh").write_text("#!/bin/sh\\nset -e\\ntest \\"$(cat colour)\\" = red\\npwd > where.txt\\necho 42 > answer.txt\\n")
+(task / "tests" / "test.sh").write_text("#!/bin/sh\\nif [ \\"$(cat answer.txt)\\" = 42 ] && [ \\"$(cat where.txt)\\" = /srv/task ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\\n")
+
+# The real command, with the reference solution as the agent.
+command = [Path(sys.executable).with_name("harbor"), "run", "-p", task, "-a", "oracle", "-o", "jobs", "-y",
+           "--env", "cloister.integrations.harbor:CloisterEnvironment"]
+done = subprocess.run(command, capture_output=True, text=True)
+results = [json.loads(path.read_text()) for path in Path("jobs").glob("*/*/result.json")]
+assert len(results) == 1 and results[0]["exception_info"] is None, (done.stdout, done.stderr, results)
+assert results[0]["verifier_result"]["rewards"] == {"reward": 1.0}, results
+assert Client().sandboxes() == []
+
+
+def environment(name, network=NetworkMode.PUBLIC, **kwargs):
+    paths = TrialPaths(Path(name).absolute())
+    paths.mkdir()
+    return CloisterEnvironment(
+        environment_dir=(task / "environment").absolute(), environment_name="task", session_id=name,
+        trial_paths=paths, task_env_config=EnvironmentConfig(env={"TASK": "task"}), logger=logging.getLogger(),
+        network_policy=NetworkPolicy(network_mode=network), **kwargs,
+    )
+
+
+async def main():
+    env = environment("one", template="default", persistent_env={"A": "b"})
+    await env.start(False)
+    ran = await env.exec("echo $A $TASK; pwd; id -un; echo bad >&2; exit 3")
+    assert (ran.stdout, ran.stderr, ran.return_code) == ("b task\\n/srv/task\\nroot\\n", "bad\\n", 3), ran
+    assert (await env.exec("id -un", user="agent", cwd="/tmp")).stdout == "agent\\n"
+    assert (await env.exec("id -un; id -u", user="nobody")).stdout == "nobody\\n65534\\n"
+    assert (await env.exec("id -u", user=4711)).stdout == "4711\\n"
+    assert (await env.exec("echo " + "x" * 100_000)).stdout == "x" * 100_000 + "\\n"
+    try:
+        await env.exec("sleep 1000", timeout_sec=1)
+        raise AssertionError
+    except RuntimeError as error:
+        assert "timed out after 1 seconds" in str(error)
+    given = Path("given")
+    (given / "empty").mkdir(parents=True)
+    (given / "run.sh").write_text("echo ran")
+    (given / "run.sh").chmod(0o755)
+    (given / "link").symlink_to("run.sh")
+    await env.upload_dir(given, "/root/deep/there")
+    assert (await env.exec("cd /root/deep/there && ./run.sh && ./link && ls -d empty")).stdout == "ran\\nran\\nempty\\n"
+    await env.upload_file(given / "run.sh", "/opt/new/name.sh")
+    assert (await env.exec("/opt/new/name.sh")).stdout == "ran\\n"
+    await env.download_dir("/root/deep", "back")
+    assert Path("back/there/run.sh").stat().st_mode & 0o111 and Path("back/there/link").is_symlink()
+    await env.exec("printf '\\\\0\\\\377' > /root/bytes && chmod 600 /root/bytes")
+    await env.download_file("/root/bytes", "got/bytes")
+    assert Path("got/bytes").read_bytes() == b"\\0\\xff"
+    assert await env.is_dir("/root/deep") and await env.is_file("/root/bytes")
+    for call in (lambda: env.download_file("/none", "x"), lambda: env.download_dir("/none", "x")):
+        try:
+            await call()
+            raise AssertionError
+        except RuntimeError as error:
+            assert "/none" in str(error)
+    await env.stop(delete=True)
+    closed = environment("two", NetworkMode.NO_NETWORK, template="default")
+    await closed.start(False)
+    assert (await closed.exec("curl -sSf -m 5 http://example.org")).return_code != 0
+    await closed.stop(delete=True)
+    try:
+        environment("three", NetworkMode.ALLOWLIST)
+        raise AssertionError
+    except ValueError as error:
+        assert "allowlist" in str(error)
+
+
+asyncio.run(main())
+assert Client().sandboxes() == []
+"""
+
 FRAMEWORKS = {
     "mini-swe-agent": Framework(("mini-swe-agent==2.4.6",), MINI_SWE_AGENT),
     "smolagents": Framework(("smolagents==1.26.0",), SMOLAGENTS),
@@ -274,5 +367,6 @@ FRAMEWORKS = {
     "openai-agents": Framework(("openai-agents==0.24.0",), OPENAI_AGENTS),
     "deepagents-code": Framework(("deepagents-code==0.1.57",), DEEPAGENTS_CODE),
     "crewai": Framework(("crewai==1.15.30",), CREWAI),
+    "harbor": Framework(("harbor==0.25.0",), HARBOR, ">=3.12", ("certifi>=2026.1",)),
 }
 """Framework → what is tried of it."""

@@ -6,7 +6,7 @@ from tests.whole.clients.integrations.programs import FRAMEWORKS
 from tests.whole.e2e.conftest import ROOT
 
 PAGES = ROOT / "docs" / "integrations"
-HEAVY = ("crewai", "deepagents-code")
+HEAVY = ("crewai", "deepagents-code", "harbor")
 """Hundreds of megabytes each."""
 
 

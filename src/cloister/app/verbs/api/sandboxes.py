@@ -27,10 +27,10 @@ if TYPE_CHECKING:
         SandboxToken,
     )
     from cloister.app.workbench.commands import Skipped
-    from cloister.app.workbench.contexts import CodeContext, CodeResult
     from cloister.app.workbench.metrics import SandboxMetrics
     from cloister.core.computer import Change, Entry, Exited, Output, Process, Pty, Sink
     from cloister.sandbox.api import Report, SandboxInfo, SnapshotInfo
+    from cloister.sandbox.code.contexts import CodeContext, CodeResult, Told
     from cloister.sandbox.pool import PoolInfo
 
 
@@ -198,9 +198,12 @@ class SandboxVerbs(Protocol):
     async def contexts(self, sandbox: str) -> tuple[CodeContext, ...]: ...
 
     @inside
-    async def run_code(self, sandbox: str, context: str, code: RunCode) -> CodeResult:
+    async def run_code(
+        self, sandbox: str, context: str, code: RunCode, told: Told | None = None
+    ) -> CodeResult:
         """Run code in a context; `default` is made when it is first used. An exception is a result.
 
+        `told` gets the output as it arrives: over HTTP, that is at the end.
         Raises `UserError` (`no_such_context`, `context_ended`).
         """
         ...

@@ -1,17 +1,22 @@
 """The code interpreter of e2b: code in contexts, told as lines of JSON."""
 
+import math
 import time
+from collections.abc import Callable
 from typing import Annotated, Any
 
+import anyio
 import msgspec
+from anyio.streams.memory import MemoryObjectReceiveStream
 from litestar import Request, delete, get, post
 from litestar.datastructures import State
 from litestar.params import PathParameter
 
 from cloister.app.verbs.api import SandboxVerbs
 from cloister.app.verbs.records import SECONDS_MAX, Execute, NewContext, RunCode
-from cloister.app.workbench.contexts import DEFAULT, CodeContext, CodeResult
-from cloister.core.errors import UserError
+from cloister.core.computer import Stream
+from cloister.core.errors import UserError, sole
+from cloister.sandbox.code.contexts import DEFAULT, CodeContext, CodeResult
 from cloister.server.compat.connect import unary
 from cloister.server.compat.e2b import HOME, at, placed, sandbox_of
 from cloister.server.compat.e2b.control import opened
@@ -22,6 +27,8 @@ from cloister.server.routes import Given, of
 _Asked = Request[Any, Any, State]
 Name = Annotated[str, PathParameter(description="A context's id.")]
 _PYTHON = (None, "", "python", "python3")
+_LINE_CHARS = 8_192
+"""A longer line goes out in pieces."""
 _BEAT = b'{"type":"keepalive"}\n'
 _NAMES = {
     "text/plain": "text",
@@ -55,8 +62,18 @@ async def execute(request: _Asked, verbs: Given) -> Live:
 
     async def python(tell: Tell) -> None:
         code = RunCode(wish.code, seconds=SECONDS_MAX, env=env)
-        for line in _lines(await verbs.sandboxes.run_code(sandbox, context, code)):
-            await tell(_line(line))
+        # Without a limit here: what one cell may print has one.
+        send, receive = anyio.create_memory_object_stream[dict[str, object]](math.inf)
+        try:
+            async with receive, anyio.create_task_group() as tasks, send:
+                tasks.start_soon(_forward, receive, tell)
+                lines = _Lines(send.send_nowait)
+                ran = await verbs.sandboxes.run_code(sandbox, context, code, lines.take)
+                lines.end()
+                for record in _records(ran):
+                    send.send_nowait(record)
+        except BaseExceptionGroup as group:
+            raise sole(group) from None
 
     async def shell(tell: Tell) -> None:
         done = await verbs.sandboxes.execute(
@@ -80,12 +97,37 @@ async def execute(request: _Asked, verbs: Given) -> Live:
     return Live(shell, "application/json", _last, _BEAT)
 
 
-def _lines(ran: CodeResult) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    now = time.time_ns()
-    for name, text in (("stdout", ran.stdout), ("stderr", ran.stderr)):
+async def _forward(records: MemoryObjectReceiveStream[dict[str, object]], tell: Tell) -> None:
+    async for record in records:
+        await tell(_line(record))
+
+
+class _Lines:
+    """Output as whole lines: a program may write one in pieces."""
+
+    def __init__(self, told: Callable[[dict[str, object]], None]) -> None:
+        self._told = told
+        self._rest: dict[str, str] = {"out": "", "err": ""}
+
+    def take(self, stream: Stream, text: str) -> None:
+        whole, end, rest = (self._rest[stream] + text).rpartition("\n")
+        if len(rest) > _LINE_CHARS:
+            whole, end, rest = whole + end, rest, ""
+        self._rest[stream] = rest
+        self._tell(stream, whole + end)
+
+    def end(self) -> None:
+        for stream, rest in self._rest.items():
+            self._tell(stream, rest)
+
+    def _tell(self, stream: str, text: str) -> None:
         if text:
-            found.append({"type": name, "text": text, "timestamp": now})
+            self._told({"type": f"std{stream}", "text": text, "timestamp": time.time_ns()})
+
+
+def _records(ran: CodeResult) -> list[dict[str, object]]:
+    """What is left to tell of code that has ended: its output went out as it came."""
+    found: list[dict[str, object]] = []
     for one in ran.results:
         data: dict[str, object] = {_NAMES[mime]: text for mime, text in one.data.items() if mime in _NAMES}
         if raw := one.data.get("application/json"):

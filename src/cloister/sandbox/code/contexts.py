@@ -6,7 +6,7 @@ A program of ours runs there (`guest/python_kernel.py`), with the template's own
 import secrets
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -28,6 +28,8 @@ RESULT_BYTES = 33_554_432
 """Output and results of one piece of code together."""
 GRACE_SECONDS = 5.0
 """How long interrupted code may take to end before its context is ended."""
+Told = Callable[[Stream, str], None]
+"""Gets the output of code as it arrives."""
 DEFAULT = "default"
 """The context that is made when it is first used."""
 
@@ -112,12 +114,15 @@ class _Cell:
     count: int = 0
     left: int = RESULT_BYTES
     done: anyio.Event = field(default_factory=anyio.Event)
+    told: Told | None = None
 
     def take(self, message: _Out | _Result | _Error | _Done) -> None:
         match message:
             case _Out():
                 if self._fits(len(message.text)):
                     self.texts[message.stream].append(message.text)
+                    if self.told is not None:
+                        self.told(message.stream, message.text)
             case _Result():
                 if self._fits(sum(map(len, message.data.values()))):
                     self.results.append(Shown(message.data, message.main))
@@ -201,12 +206,12 @@ class _Kernel:
                 self.cell.take(message)
         return len(self._line) <= LINE_BYTES
 
-    async def run(self, code: str, seconds: float, env: Mapping[str, str]) -> CodeResult:
+    async def run(self, code: str, seconds: float, env: Mapping[str, str], told: Told | None) -> CodeResult:
         """Raises `UserError` (`context_ended`)."""
         async with self._busy:
             await self.ready.wait()  # another call has just made the context
             self._number += 1
-            cell = self.cell = _Cell(self._number)
+            cell = self.cell = _Cell(self._number, told=told)
             begun = time.monotonic()
             late = False
             try:
@@ -314,10 +319,16 @@ class Contexts:
         return found
 
     async def run(
-        self, sandbox: str, context: str, code: str, seconds: float, env: Mapping[str, str]
+        self,
+        sandbox: str,
+        context: str,
+        code: str,
+        seconds: float,
+        env: Mapping[str, str],
+        told: Told | None = None,
     ) -> CodeResult:
-        """Raises `UserError` (`no_such_context`, `context_ended`)."""
-        return await self._get(sandbox, context).run(code, seconds, env)
+        """Raises `UserError` (`no_such_context`, `context_ended`). `told` gets the output as it arrives."""
+        return await self._get(sandbox, context).run(code, seconds, env, told)
 
     async def remove(self, sandbox: str, context: str) -> None:
         kernel = self._get(sandbox, context)
@@ -336,4 +347,4 @@ class Contexts:
 
 @cache
 def _program() -> str:
-    return (files("cloister.app.workbench.guest") / "python_kernel.py").read_text(encoding="utf-8")
+    return (files("cloister.sandbox.code.guest") / "python_kernel.py").read_text(encoding="utf-8")
