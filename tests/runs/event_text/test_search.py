@@ -1,10 +1,13 @@
 """The words for a search: what is suspicious, which candidate, what it changed, and what speaks against it."""
 
 from cloister.core import events as e
+from cloister.core.diagnosis import Comparison
+from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.ids import RunId
 from cloister.core.requests import NewRun
 from cloister.runs.event_text.lines import Line
 from cloister.runs.event_text.render import Renderer, words
+from cloister.runs.pull_request import page
 
 RUN = RunId("r-0000")
 DIFF = "--- a/rates.py\n+++ b/rates.py\n@@ -20,1 +20,1 @@\n-        if grams < limit:\n+        if grams <= limit:\n"
@@ -74,3 +77,17 @@ def test_several_attempts_mark_the_lines_of_a_search() -> None:
     renderer.feed(e.Event(RUN, 1, 1.0, admitted))
     pieces = renderer.feed(e.Event(RUN, 2, 2.0, e.PatchChosen(1, 4, "slice", "a.py", "")))
     assert any(isinstance(piece, Line) and "[1] writing candidate 4" in piece.text for piece in pieces)
+
+
+def test_pull_request_of_a_search_says_what_its_patch_is() -> None:
+    made = e.ChangeMade("cloister/fix", "c1", (), "Repair rates.py:20 (boundary)")
+    ended = e.AttemptEnded(0, "proven", "Repair rates.py:20 (boundary)", "c1", Comparison(green=True))
+    chosen = e.PatchChosen(0, 16, "boundary", "rates.py", "")
+    admitted = e.RunAdmitted(NewRun("fix it", "/repo", harness="repair"), "ann")
+
+    def written(*more: e.AnyBody) -> str:
+        events = [e.Event(RUN, seq, float(seq), body) for seq, body in enumerate((admitted, *more, ended), 1)]
+        return page(events, ended, made, None)
+
+    assert f"The change was {PLAUSIBLE}." in written(chosen)
+    assert PLAUSIBLE not in written()

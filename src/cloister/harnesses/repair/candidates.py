@@ -13,7 +13,7 @@ from cloister.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
 from cloister.harnesses.repair.rules.api import Facts, Rule
 from cloister.harnesses.repair.rules.table import RULES
 from cloister.harnesses.repair.suite import is_test, language_of
-from cloister.harnesses.repair.syntax import LITERALS, Cut, File, header_end, own
+from cloister.harnesses.repair.syntax import LITERALS, NUMBERS, STRINGS, Cut, File, header_end, own
 
 _FILES = 60
 _MOST = 12_000
@@ -24,11 +24,14 @@ _DEFINITION = 0.3
 """How suspicious a definition at module level is, beside the lines that use its name."""
 _UNUSED = 0.08
 """How suspicious other code is that runs at import time, beside the most suspicious line."""
+_SAID = 1.15
+"""How much more suspicious a statement is that holds a value of a failing assertion."""
 _PAIRED = 24
 _CONSTANT = re.compile(
     r"""\(?(-?\d[\d.]*|None|True|False|true|false|null|nil|undefined|\[\]|\{\}|""|'[^']*'|"[^"]*")\)?"""
 )
 _NESTED = frozenset(("not_operator", "parenthesized_expression"))
+_EVERYWHERE = frozenset(("", "0", "1", "2", "-1"))
 _LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
 
@@ -77,7 +80,7 @@ def candidates(
     known = dict.fromkeys((*(one.path for one in suspects), *sources))
     paths = [path for path in known if path in sources and language_of(path) and not is_test(path)]
     files = [File(path, sources[path]) for path in paths[:_FILES]]
-    scored = _scored(files, suspects)
+    scored = _scored(files, suspects, frozenset(one.strip("\"'") for one in facts.values) - _EVERYWHERE)
     for deep, most in ((False, _MOST), (True, _MOST + _DEEPER)):
         for score, file, statement in scored:
             for one in _of_statement(file, statement, score, facts, deep=deep):
@@ -101,7 +104,7 @@ def _tie(one: _Found, seed: int) -> bytes:
 def _of_statement(file: File, statement: Node, score: float, facts: Facts, *, deep: bool) -> Iterator[_Found]:
     for node in own(statement):
         for rule in RULES:
-            if (rule.place == "statement" and node != statement) or deep != (rule.prior < _LIKELY):
+            if (rule.place == "statement" and node != statement) or deep != (rule.likely(facts) < _LIKELY):
                 continue
             for prior, cut in rule.changes(node, file, facts):
                 flags = (*rule.flags, *_weakened(rule, statement), *_decided(node, cut))
@@ -133,7 +136,9 @@ def _decided(node: Node, cut: Cut) -> tuple[Flag, ...]:
     return ("deletes_code",) if decides else ()
 
 
-def _scored(files: Sequence[File], suspects: Sequence[Suspect]) -> list[tuple[float, File, Node]]:
+def _scored(
+    files: Sequence[File], suspects: Sequence[Suspect], said: frozenset[str]
+) -> list[tuple[float, File, Node]]:
     """Statements with their suspicion, best first.
 
     Code that runs at import time has no coverage: it is as suspicious as the lines that use what it defines, and less.
@@ -142,7 +147,13 @@ def _scored(files: Sequence[File], suspects: Sequence[Suspect]) -> list[tuple[fl
     for one in suspects:
         lines[one.path][one.line] = one.score
     found = [
-        (score, file, statement) for file in files for statement, score in _covered(file, lines[file.path])
+        (
+            score * (_SAID if said and not said.isdisjoint(_literals(file, statement)) else 1.0),
+            file,
+            statement,
+        )
+        for file in files
+        for statement, score in _covered(file, lines[file.path])
     ]
     used: dict[str, float] = defaultdict(float)
     for score, file, statement in found:
@@ -162,6 +173,10 @@ def _scored(files: Sequence[File], suspects: Sequence[Suspect]) -> list[tuple[fl
             if score and (file.path, statement.id) not in covered:
                 found.append((score, file, statement))
     return sorted(found, key=lambda one: (-one[0], one[1].path, one[2].start_byte))
+
+
+def _literals(file: File, statement: Node) -> Iterator[str]:
+    return (file.text(node).strip("\"'`") for node in own(statement) if node.type in NUMBERS | STRINGS)
 
 
 def _is_logical(node: Node) -> bool:

@@ -19,6 +19,7 @@ Cut = tuple[int, int, str]
 """Start and end in bytes, and the replacement."""
 _NODES = 200_000
 _POOL = 80
+_SHORT = 40
 
 
 def _set(words: str) -> frozenset[str]:
@@ -83,6 +84,7 @@ NUMBERS = _set("integer float number int_literal float_literal")
 STRINGS = _set("string interpreted_string_literal raw_string_literal")
 LITERALS = NUMBERS | STRINGS | _set("true false none null nil undefined")
 INDEXED = _set("subscript subscript_expression index_expression slice_expression")
+LOOPS = _set("for_statement for_in_clause for_in_statement range_clause")
 LISTS = _set("list array tuple dictionary object set")
 NEGATIONS = _set("not_operator unary_expression unary_operator")
 TERNARIES = _set("conditional_expression ternary_expression")
@@ -212,6 +214,22 @@ class File:
             if node.type in FUNCTIONS and name is not None:
                 found.setdefault(self.text(name), node)
         return found
+
+    @cached_property
+    def returns(self) -> dict[int, tuple[str, ...]]:
+        """How functions return plain values, by the node of the function; 0 has all."""
+        found: dict[int, dict[str, None]] = {0: {}}
+        for node in self.nodes:
+            if node.type != "return_statement" or node.end_byte - node.start_byte > _SHORT:
+                continue
+            if not any(one.type in NAMES | MEMBERS | CALLS | BINARY for one in walk(node)):
+                above = node.parent
+                while above is not None and above.type not in FUNCTIONS:
+                    above = above.parent
+                text = self.text(node).rstrip("; ")
+                found.setdefault(above.id if above is not None else 0, {})[text] = None
+                found[0][text] = None
+        return {function: tuple(texts) for function, texts in found.items()}
 
     @cached_property
     def constants(self) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
         "while a.left is None or a.left.right:\n    b = f(a)",
     ),
     "missing condition": ("while a:\n    b = f(a)", "while a and b:\n    b = f(a)"),
+    "value that may be missing": ("return a[b]", "return a.get(b)"),
     "type of an exception": ("raise KeyError(a)", "raise ValueError(a)"),
     "missing return": ("f(a)", "return f(a)"),
     "break, continue, return, yield": ("while a:\n    break", "while a:\n    continue"),
@@ -163,6 +164,8 @@ def test_a_suspect_line_of_a_later_branch_is_changed(wrong: str, right: str) -> 
             "function f(a, b) {\n  if (a) {\n    return b;\n  }\n}\n",
             "function f(a, b) {\n  if (!(a)) {\n    return b;\n  }\n}\n",
         ),
+        ("m.js", "function f(a) {\n  return a.b.c;\n}\n", "function f(a) {\n  return a.b?.c;\n}\n"),
+        ("m.js", "function f(a) {\n  return a.b;\n}\n", "function f(a) {\n  return (a.b ?? []);\n}\n"),
         (
             "m.go",
             "package m\n\nfunc f(a, b int) int {\n\treturn a + b\n}\n",
@@ -225,6 +228,53 @@ def test_a_diff_of_a_candidate_can_be_applied_by_its_lines_only() -> None:
     one = changes("m.py", source)[0]
     with pytest.raises(ValueError, match="line 2"):
         applied(source.replace("return a < b", "return a > b"), one.hunks)
+
+
+PYTHON_GUARD = module("if not a.left:\n    return None\nb = f(a.left.right)\nreturn b")
+JS_GUARD = (
+    "function f(a) {\n  if (!a.b) return null;\n  return a.b.c + 1;\n}\nfunction g() {\n  return null;\n}\n"
+)
+GO_GUARD = (
+    "package m\n\nfunc f(a []int, n int) int {\n\tif n == 0 { return 0 }\n\treturn a[0] / n\n}\n\n"
+    "func g() int {\n\treturn 0\n}\n"
+)
+RAISE = module("if b < 0:\n    raise KeyError(b)\nreturn f(a, b)")
+SKIP = module("for x in a:\n    if not x:\n        continue\n    b = f(x.left)\nreturn b")
+
+
+@pytest.mark.parametrize(
+    ("path", "right", "line", "error", "message"),
+    [
+        ("m.py", PYTHON_GUARD, 2, "AttributeError", "'NoneType' object has no attribute 'right'"),
+        ("m.py", SKIP, 3, "AttributeError", "'NoneType' object has no attribute 'left'"),
+        ("m.py", RAISE, 2, "Failed", "DID NOT RAISE <class 'KeyError'>"),
+        ("m.js", JS_GUARD, 2, "TypeError", "Cannot read properties of undefined (reading 'c')"),
+        ("m.go", GO_GUARD, 4, "failed", "panic: runtime error: integer divide by zero"),
+    ],
+    ids=["None", "the next one", "raises", "undefined", "zero"],
+)
+def test_guard_comes_early_if_the_failure_asks_for_it(
+    path: str, right: str, line: int, error: str, message: str
+) -> None:
+    lines = right.split("\n")
+    wrong = "\n".join(lines[: line - 1] + lines[line + (path == "m.py") :])
+    suspects = [Suspect(path, line, 1.0, "in the traceback")]
+
+    def place(failure: Failure) -> int:
+        found = candidates({path: wrong}, suspects, facts_of([failure]))
+        return next((one.number for one in found if applied(wrong, one.hunks) == right), 10_000)
+
+    asked = place(Failure("t", error, message))
+    assert asked < 120
+    assert asked < place(Failure("t", "AssertionError", "1 is not 2")) / 2
+
+
+@pytest.mark.parametrize(("value", "line"), [("40", 2), ("50", 4)])
+def test_line_with_a_value_of_the_failing_assertion_is_more_suspicious(value: str, line: int) -> None:
+    source = module("if a < 40:\n    return b\nif a < 50:\n    return a\nreturn 60")
+    suspects = [Suspect("m.py", at, 0.5, "") for at in range(2, 7)]
+    facts = facts_of([Failure("t", "AssertionError", f"assert 7 == {value}")])
+    assert next(iter(candidates({"m.py": source}, suspects, facts))).line == line
 
 
 def test_messages_of_failures_become_values_and_exceptions() -> None:

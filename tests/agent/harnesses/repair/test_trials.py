@@ -183,6 +183,25 @@ async def test_a_node_suite_is_localised_by_v8_coverage_and_repaired(tmp_path: P
     assert repo.files() == before
 
 
+async def test_a_missing_guard_in_javascript_is_found_early(tmp_path: Path, node: str) -> None:
+    code = (
+        "function city(user) {\n  const street = user.address.street;\n  return street + ', ' + user.address.city;\n}\n\n"
+        "function name(user) {\n  if (!user) {\n    return 'nobody';\n  }\n  return user.name;\n}\n\n"
+        "module.exports = { city, name };\n"
+    )
+    tests = (
+        'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
+        'const { city, name } = require("../city.js");\n\n'
+        'test("city", () => assert.strictEqual(city({ address: { street: "A", city: "B" } }), "A, B"));\n'
+        'test("nowhere", () => assert.strictEqual(city({}), null));\n'
+        'test("name", () => assert.strictEqual(name(null), "nobody"));\n'
+    )
+    chosen = await Repo(tmp_path, {"city.js": code, "test/city.test.js": tests}).repair(f"{node} --test")
+    assert chosen is not None
+    assert chosen.trial.candidate.after == "  if (!user.address) return null;\n"
+    assert chosen.trial.candidate.number < 60
+
+
 CALC_JS = (
     "function total(items) {\n  let sum = 0;\n  for (let i = 0; i < items.length - 1; i++) {\n    sum += items[i];\n  }\n"
     "  return sum;\n}\n\nfunction twice(x) {\n  return x * 2;\n}\n\n"

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from tree_sitter import Node
 
 from cloister.harnesses.repair.rules.api import Facts
-from cloister.harnesses.repair.syntax import CALLS, FUNCTIONS, MEMBERS, NAMES, Cut, File, walk
+from cloister.harnesses.repair.syntax import CALLS, FUNCTIONS, LOOPS, MEMBERS, NAMES, Cut, File, walk
 
-_LOOPS = frozenset(("for_statement", "for_in_clause", "for_in_statement"))
 _INDICES = frozenset(["i", "j", "k", "n", "idx", "index", "pos", "position", "_"])
 _KEYS = frozenset(("k", "key", "name"))
 _GENERATORS = frozenset(("contextmanager", "asynccontextmanager"))
@@ -23,7 +22,7 @@ _MOST = 60
 def looped(node: Node, file: File, facts: Facts) -> Iterator[str]:
     """What a loop over an empty list may go over. Values that nothing else reads come first."""
     loop = node.parent
-    if loop is None or loop.type not in _LOOPS or file.text(node) != "[]":
+    if loop is None or loop.type not in LOOPS or file.text(node) != "[]":
         return
     left = loop.child_by_field_name("left")
     targets = [file.text(one) for one in walk(left) if one.type in NAMES] if left is not None else []
@@ -31,7 +30,7 @@ def looped(node: Node, file: File, facts: Facts) -> Iterator[str]:
     counts = Counter(file.text(one) for one in walk(_top(loop)) if one.type in NAMES)
     unread = [name for name in scope.names if counts[name] == 1 and name not in targets]
     values = [file.text(one) for one in scope.expressions if one.type in NAMES | MEMBERS | CALLS]
-    values += [file.text(one.child_by_field_name("right")) for one in file.nodes if one.type in _LOOPS]
+    values += [file.text(one.child_by_field_name("right")) for one in file.nodes if one.type in LOOPS]
     alike = [one for one in (*values, *_members(targets, scope.names, file)) if _sounds_like(one, targets)]
     likely = [*unread, *alike]
     texts = [form for one in likely for form in _forms(one, targets, unread)]

@@ -11,7 +11,6 @@ from cloister.harnesses.repair.syntax import (
     CALLS,
     FUNCTIONS,
     INDEXED,
-    MEMBERS,
     NAMES,
     Cut,
     File,
@@ -23,7 +22,7 @@ _BUILT_IN_ERRORS = (*(f"{name}Error" for name in _ERRORS.split()), "StopIteratio
 _DEFINITIONS = frozenset(("function_definition", "decorated_definition", "class_definition"))
 
 
-def _line_cut(node: Node, file: File) -> tuple[int, int, str] | None:
+def line_cut(node: Node, file: File) -> tuple[int, int, str] | None:
     """The whole lines of a statement that has its lines for itself, and its indentation."""
     indent = file.indent(node)
     end = file.data.find(b"\n", node.end_byte)
@@ -33,7 +32,7 @@ def _line_cut(node: Node, file: File) -> tuple[int, int, str] | None:
     return node.start_byte - len(indent.encode()), end, indent
 
 
-def _siblings(node: Node) -> list[Node]:
+def siblings(node: Node) -> list[Node]:
     parent = node.parent
     if parent is None or parent.type not in BLOCKS:
         return []
@@ -47,50 +46,20 @@ def _function(node: Node) -> Node | None:
     return above
 
 
-def _inside_function(node: Node) -> bool:
+def inside_function(node: Node) -> bool:
     return _function(node) is not None
 
 
-def guard(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
-    """Return early for nothing, empty or zero, before the statement."""
-    place = _line_cut(node, file)
-    if place is None or not _inside_function(node):
-        return
-    start, _, indent = place
-    names = [one for one in file.scope(node).expressions if one.type in NAMES | MEMBERS][:6]
-    for name in map(file.text, names):
-        for value in (*file.words.empties[:6], *map(file.text, names[:4])):
-            yield (start, start, _guarded(file.words.no.format(name), f"return {value}", indent, file))
-
-
-def _guarded(condition: str, statement: str, indent: str, file: File) -> str:
+def guarded(condition: str, statement: str, indent: str, file: File) -> str:
+    """A condition around one statement, as whole lines."""
     lines = file.words.guard.format(condition, statement, indent)
     return f"{indent}{lines}{file.words.end if '{' not in lines else ''}\n"
 
 
-def learned_guard(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
-    """A guard of a sibling function at the start of the statement, with names that exist here."""
-    place = _line_cut(node, file)
-    if place is None or not _inside_function(node) or _siblings(node)[:1] != [node]:
-        return
-    start, _, indent = place
-    names = set(file.scope(node).names)
-    own = file.text(node.parent)
-    for function in file.functions.values():
-        body = function.child_by_field_name("body")
-        for one in (body.named_children if body else [])[:4]:
-            text = file.text(one)
-            if one.type != "if_statement" or len(text) > 300 or text in own or "\n" not in text:
-                continue
-            used = {file.text(part) for part in walk(one) if part.type in NAMES}
-            if used & names and (depth := file.indent(one)) is not None:
-                yield (start, start, indent + text.replace(f"\n{depth}", f"\n{indent}") + "\n")
-
-
 def returned(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """A missing `return`: of an expression that stands alone, or of a name at the end of the function."""
-    place = _line_cut(node, file)
-    if place is None or not _inside_function(node):
+    place = line_cut(node, file)
+    if place is None or not inside_function(node):
         return
     _, end, indent = place
     if (
@@ -99,7 +68,7 @@ def returned(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
         and node.named_children[0].type in CALLS | BINARY
     ):
         yield (node.start_byte, node.start_byte, "return ")
-    if _siblings(node)[-1:] == [node] and node.type not in ("return_statement", "raise_statement"):
+    if siblings(node)[-1:] == [node] and node.type not in ("return_statement", "raise_statement"):
         for name in file.scope(node).names[:10]:
             yield (end, end, f"{indent}return {name}{file.words.end}\n")
 
@@ -118,8 +87,8 @@ def return_yield(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 def added(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """A missing `append`, `add` or assignment after or before the statement."""
-    place = _line_cut(node, file)
-    if place is None or not _inside_function(node):
+    place = line_cut(node, file)
+    if place is None or not inside_function(node):
         return
     start, end, indent = place
     scope = file.scope(node)
@@ -151,8 +120,8 @@ def decorator(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """A statement of another branch of the function once more, here."""
-    place = _line_cut(node, file)
-    if place is None or not _inside_function(node):
+    place = line_cut(node, file)
+    if place is None or not inside_function(node):
         return
     start, end, indent = place
     function = _function(node)
@@ -168,13 +137,13 @@ def repeated(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
 
 def moved(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """The statement before the one in front of it, after the next one, or one block further out."""
-    place, around = _line_cut(node, file), _siblings(node)
+    place, around = line_cut(node, file), siblings(node)
     if place is None or node.type in FUNCTIONS:
         return
     start, end, indent = place
     index = next((i for i, one in enumerate(around) if one == node), -1)
     own = file.data[start:end].decode(errors="surrogatepass")
-    if index > 0 and (other := _line_cut(around[index - 1], file)) is not None:
+    if index > 0 and (other := line_cut(around[index - 1], file)) is not None:
         between = file.data[other[0] : start].decode(errors="surrogatepass")
         yield (other[0], end, own + between)
     if 0 <= index == len(around) - 1 and index > 0 and file.language == "python":
@@ -194,20 +163,15 @@ def moved(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
         and node.parent.parent
     ):
         following = node.parent.parent.next_named_sibling
-        other = _line_cut(following, file) if following is not None else None
+        other = line_cut(following, file) if following is not None else None
         if other is not None and following is not None and "\n" not in (text := file.text(following)):
             yield (end, other[1], f"{file.data[end : other[0]].decode()}{indent}{text}\n")
 
 
 def deleted(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """Without the statement."""
-    place = _line_cut(node, file)
-    if (
-        place is not None
-        and _inside_function(node)
-        and node.type not in FUNCTIONS
-        and len(_siblings(node)) > 1
-    ):
+    place = line_cut(node, file)
+    if place is not None and inside_function(node) and node.type not in FUNCTIONS and len(siblings(node)) > 1:
         yield (place[0], place[1], "")
 
 
@@ -242,9 +206,9 @@ def _names_error(node: Node) -> bool:
 
 def special_case(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
     """Return a value of the failing assertion for one input. It says nothing about other inputs."""
-    place = _line_cut(node, file)
+    place = line_cut(node, file)
     function = node.parent.parent if node.parent is not None else None
-    if place is None or function is None or function.type not in FUNCTIONS or _siblings(node)[:1] != [node]:
+    if place is None or function is None or function.type not in FUNCTIONS or siblings(node)[:1] != [node]:
         return
     start, _, indent = place
     for name in file.scope(node).names[:2]:
@@ -252,4 +216,4 @@ def special_case(node: Node, file: File, facts: Facts) -> Iterator[Cut]:
             for value in facts.values[:4]:
                 if given != value:
                     condition = f"{name} == {given}"
-                    yield (start, start, _guarded(condition, f"return {value}", indent, file))
+                    yield (start, start, guarded(condition, f"return {value}", indent, file))

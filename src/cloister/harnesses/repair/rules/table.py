@@ -4,7 +4,7 @@ The priors began as estimates. Six were moved about half the way to what `bench/
 others are right so rarely among mutations that its count says nothing. Never change one by the test set of `bench/repair.py`.
 """
 
-from cloister.harnesses.repair.rules import anomalies, names, operators, statements
+from cloister.harnesses.repair.rules import anomalies, guards, names, operators, statements
 from cloister.harnesses.repair.rules.api import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -36,16 +36,38 @@ RULES: tuple[Rule, ...] = (
     Rule("loop over nothing", 0.9, "expression", anomalies.looped, decay=0.04),
     Rule("another expression", 0.08, "expression", names.transplanted, decay=0.02),
     Rule("offset", 0.08, "expression", names.offset, decay=0.04),
-    Rule("missing check for nothing", 0.3, "expression", names.missing_check, decay=0.15),
-    Rule("missing condition", 0.12, "expression", names.more_condition, decay=0.05),
+    Rule(
+        "missing check for nothing",
+        0.3,
+        "expression",
+        names.missing_check,
+        decay=0.15,
+        asked=(0.5, "nothing"),
+    ),
+    Rule(
+        "missing condition",
+        0.12,
+        "expression",
+        names.more_condition,
+        decay=0.05,
+        asked=(0.2, "nothing empty"),
+    ),
+    Rule(
+        "value that may be missing",
+        0.04,
+        "expression",
+        guards.fallback,
+        decay=0.1,
+        asked=(0.3, "nothing missing"),
+    ),
     Rule("type of an exception", 0.5, "expression", statements.error_type, decay=0.15),
     Rule("missing return", 0.25, "statement", statements.returned, decay=0.2),
     Rule("break, continue, return, yield", 0.7, "statement", statements.return_yield),
     Rule("decorator that the function needs", 0.9, "statement", anomalies.asked_decorator, decay=0.3),
     Rule("missing decorator", 0.35, "statement", statements.decorator, decay=0.2),
     Rule("moved statement", 0.15, "statement", statements.moved),
-    Rule("guard of a sibling", 0.15, "statement", statements.learned_guard),
-    Rule("guard", 0.05, "statement", statements.guard, decay=0.04),
+    Rule("guard of a sibling", 0.15, "statement", guards.learned_guard, asked=(0.4, "nothing empty raise")),
+    Rule("guard", 0.05, "statement", guards.guard, decay=0.04, asked=(0.3, "nothing empty raise")),
     Rule("missing statement", 0.04, "statement", statements.added, decay=0.005),
     Rule("repeated statement", 0.06, "statement", statements.repeated, decay=0.05),
     Rule("deleted statement", 0.3, "statement", statements.deleted, ("deletes_code",)),
