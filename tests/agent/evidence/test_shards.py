@@ -1,5 +1,6 @@
 """Long suites in parts: the parts run every test once, each in a sandbox of its own, and say what one run would say."""
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from cloister.feedback.shards import joined
 from cloister.forge import workspace
 from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
+from cloister.testing.local import LocalHost
 from cloister.testing.samples import SampleRepo
 
 PYTEST = "python3 -m pytest -q"
@@ -157,3 +159,26 @@ async def test_parts_run_in_sandboxes_of_their_own_with_new_tests_and_a_rewriter
         assert status["test_new.py::test_it"] == "passed"
         both = [status[f"{name}::test_alone"] for name in ("a/test_one.py", "test_two.py")]
         assert sorted(both) == ["failed", "passed"], "all ran in one sandbox, because a file was rewritten"
+
+
+NODE = "node --test"
+EACH = "const test = require('node:test'); const fs = require('fs'); test('{0}', () => {{ fs.appendFileSync('ran', '{0}'); if ({1}) throw new Error(); }});\n"
+
+
+@pytest.mark.anyio
+async def test_the_parts_of_a_runner_that_cuts_its_suite_itself_run_every_test_once(tmp_path: Path) -> None:
+    if shutil.which("node") is None:
+        pytest.skip("node cannot be fetched here")
+    repo = SampleRepo(tmp_path / "repo")
+    for name in "abcde":
+        repo.write(f"test/{name}.test.js", EACH.format(name, str(name == "c").lower()))
+    repo.write(".gitignore", "ran\n")
+    commit = repo.commit("base")
+    async with LocalHost(tmp_path / "sandboxes").open(SandboxSpec()) as sandbox:
+        await workspace.put(sandbox, repo.path / ".git", commit)
+        before = Diagnosis(NODE, 0, 100.0)
+        shards = Shards(sandbox.fork, (before,))
+        [found] = await run_checks(sandbox, (NODE,), "one", _quiet, cpus=2.0, shards=shards)
+        assert sorted(test.name.rpartition("::")[2] for test in found.tests) == [*"abcde"]
+        assert [test.name.rpartition("::")[2] for test in found.failing] == ["c"]
+        assert not (await sandbox.run(shell("test -e ran"))).ok, "nothing ran in the sandbox itself"

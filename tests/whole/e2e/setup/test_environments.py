@@ -223,6 +223,24 @@ def test_postgres_has_the_database_of_the_compose_file() -> None:
     assert done.stdout.strip() == "books", done.stderr
     assert answer() == 42
 """
+MYSQL = """\
+import pymysql
+from app import answer
+
+def test_mysql_has_the_user_and_the_database_of_the_compose_file() -> None:
+    link = pymysql.connect(host="127.0.0.1", user="ada", password="word", database="books")
+    with link, link.cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS page (text VARCHAR(9))")
+        cursor.execute("SELECT DATABASE()")
+        assert cursor.fetchone() == ("books",)
+    assert answer() == 42
+"""
+COMPOSE_MYSQL = """\
+services:
+  db:
+    image: mysql:8
+    environment: {MYSQL_USER: ada, MYSQL_PASSWORD: word, MYSQL_DATABASE: books, MYSQL_RANDOM_ROOT_PASSWORD: "1"}
+"""
 COMPOSE = """\
 services:
   cache:
@@ -253,3 +271,10 @@ def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool)
         files = {"compose.yml": COMPOSE, "requirements.txt": "redis\npsycopg2-binary\n", "app.py": SERVICE}
         tests = {"test_app.py": REDIS, "test_db.py": POSTGRES}
         serving(cloister, project("with-compose", **files, **tests), "postgresql")
+
+
+@pytest.mark.long(only=True)
+def test_mysql_runs_beside_the_checks_and_the_proof(cloister: Any) -> None:
+    registry("debian")
+    files = {"compose.yml": COMPOSE_MYSQL, "requirements.txt": "pymysql\n", "app.py": SERVICE}
+    serving(cloister, project("with-mysql", **files, **{"test_db.py": MYSQL}), "mysql")
