@@ -133,7 +133,9 @@ class CredentialEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, r
     basic: str | None = None
     """The user name of an `Authorization: Basic` header instead; the value is the password."""
     env: str | None = None
-    """A variable in the sandbox that holds a placeholder."""
+    """A variable in the sandbox that holds a placeholder; of a database, its address."""
+    postgresql: str | None = None
+    """`USER/DATABASE` of a PostgreSQL server: the proxy logs in there, and the value is the password."""
 
 
 class DeclaredTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -252,6 +254,8 @@ class Knowledge(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     user_skills: bool = True
     """Whether runs have the skills in the home directory of the user that Cloister runs as."""
     docs: tuple[DocsEntry, ...] = ()
+    embeddings: str | None = None
+    """A model of embeddings, `PROVIDER:NAME`, by which documents are searched beside their words."""
     notes: Notes = "propose"
 
 
@@ -266,6 +270,8 @@ def check_knowledge(found: Knowledge) -> str | None:
         if not one.source.strip() or one.source.startswith("-"):
             return f"the documents {one.name!r} need a folder or the address of a repository in from."
         seen.add(one.name)
+    if found.embeddings is not None and not re.fullmatch(r"[a-z-]+:\S+", found.embeddings):
+        return f"embeddings names a model as PROVIDER:NAME, not {found.embeddings[:80]!r}."
     if any(not folder.strip() for folder in found.skills):
         return "a folder of skills is a path, not an empty text."
     return None

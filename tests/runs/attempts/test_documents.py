@@ -1,20 +1,30 @@
 """Documents that a model searches, and the notes that it proposes."""
 
 import os
+import random
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from tests.agent.loop_bench import open_bench
+from tests.model.provider_server import Answer, open_model_server
 from tests.runs.arena import ADD, FINISH, SUB, Arena, bash, of, script
 
-from cloister.app.knowledge.documents import PASSAGE_CHARS, Collection, DocsTool, Library, passages
-from cloister.app.knowledge.note_tool import MOST_NOTES, NoteTool, diff_of_notes, with_notes
+from cloister.agent.tools.toolset import ToolPlace
+from cloister.app.knowledge.documents import PASSAGE_CHARS, Collection, DocsArgs, DocsTool, Library, passages
+from cloister.app.knowledge.note_tool import MOST_NOTES, NoteArgs, NoteTool, diff_of_notes, with_notes
 from cloister.core.errors import UserError
-from cloister.core.events import ActionDecided, NoteProposed, ToolReturned
-from cloister.core.requests import DocsEntry, Knowledge, check_knowledge
+from cloister.core.events import ActionDecided, BaseFixed, BasePart, NoteProposed, ToolReturned
+from cloister.core.requests import DocsEntry, Knowledge, NewRun, check_knowledge
 from cloister.forge.plain_git import PlainGit
 from cloister.forge.read import read_file
+from cloister.model.meanings import Meanings
+from cloister.model.names import Access
+from cloister.model.remote.embeddings import embed
+from cloister.policy.layers import BUILT_IN
 from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
@@ -106,6 +116,92 @@ def test_long_documents_are_cut_into_bounded_passages_in_linear_time() -> None:
     assert Collection({"a.md": "# " * 50_000}, "").best("title", 3) == []
 
 
+def vectors(*rows: tuple[float, ...]) -> Answer:
+    data = [{"index": at, "embedding": row} for at, row in enumerate(rows)]
+    return Answer(pieces=(msgspec.json.encode({"data": data}),))
+
+
+async def test_a_passage_is_found_by_its_meaning_and_by_its_words(tmp_path: Path) -> None:
+    folder, file = tmp_path / "handbook", tmp_path / "data" / "vectors"
+    folder.mkdir()
+    (folder / "deploy.md").write_text("# Rolling back\n\nCall `undeploy` with the last green build.\n")
+    (folder / "holidays.md").write_text("# Holidays\n\nAsk your lead to return to an earlier plan.\n")
+    entry = DocsEntry("handbook", str(folder))
+    async with open_model_server() as server:
+        access = Access(url=server.url, keys={"compatible": "k-1"})
+
+        def tool() -> DocsTool:
+            near = Meanings(lambda texts: embed("compatible:meaning", access, texts), file)
+            return DocsTool(Library((entry,), no_repository, tmp_path, near))
+
+        async def found(docs: DocsTool, query: str) -> str:
+            return (await docs.search(DocsArgs(query, most=1))).text
+
+        server.say(vectors((1.0, 0.1), (0.0, 1.0)), vectors((0.9, 0.2)))
+        docs = tool()
+        assert (await found(docs, "revert a release")).startswith("[handbook: deploy.md:1-4] Rolling back")
+        first, query = server.asked
+        assert first.json() == {
+            "model": "meaning",
+            "input": [
+                f"{one.path}\n{one.heading}\n{one.text}"
+                for one in (await docs.library.collection(entry)).passages
+            ],
+        }
+        assert (first.path, first.headers["authorization"]) == ("/embeddings", "Bearer k-1")
+        assert query.json()["input"] == ["revert a release"]
+        server.say(vectors((0.1, 0.9)))  # after a restart no passage is sent again
+        assert (await found(tool(), "revert a release")).startswith("[handbook: holidays.md")
+        file.write_bytes(file.read_bytes()[:-1])  # a disk that was full: what was cut off is sent again
+        server.say(vectors((0.0, 1.0)), vectors((0.9, 0.2)))
+        assert (await found(tool(), "revert a release")).startswith("[handbook: deploy.md")
+        assert len(server.asked) == 5
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (Answer(401, pieces=(b'{"error": {"message": "no such key"}}',)), "401 no such key"),
+        (Answer(pieces=(b"[" * 10_000,)), "its answer cannot be read"),
+        (vectors((1.0,)), "it sent other vectors than were asked for"),
+        (vectors((1.0,), (1.0, 2.0)), "it sent other vectors than were asked for"),
+        (Answer(pieces=(b"x" * 1_000_000,) * 40), "it does not answer"),
+    ],
+)
+async def test_without_vectors_words_are_compared_and_the_answer_says_so(
+    tmp_path: Path, answer: Answer, why: str
+) -> None:
+    (tmp_path / "a.md").write_text("# Deploy\n\nRun it.\n\n# Undeploy\n\nStop it.\n")
+    async with open_model_server() as server:
+        access = Access(url=server.url)
+        near = Meanings(lambda texts: embed("compatible:m", access, texts), tmp_path / "vectors")
+        docs = DocsTool(Library((DocsEntry("a", str(tmp_path)),), no_repository, tmp_path, near))
+        server.say(answer)
+        seen = await docs.search(DocsArgs("undeploy"))
+    assert seen.ok
+    assert seen.text.startswith("[a: a.md:5-8] Undeploy")
+    assert seen.text.endswith(f"Only words were compared: compatible:m gives no embeddings: {why}.")
+
+
+async def test_a_provider_without_embeddings_is_named() -> None:
+    with pytest.raises(UserError, match="has no embeddings"):
+        await embed("anthropic:claude", Access(keys={"anthropic": "k"}), ["a"])
+
+
+async def test_the_nearest_of_very_many_passages_is_found(tmp_path: Path) -> None:
+    chance = random.Random(17)
+    texts = [f"passage {number}" for number in range(5_000)]
+    known = {text: tuple(chance.gauss(0, 1) for _ in range(64)) for text in texts}
+    wanted = known["passage 1234"]
+    asked = tuple(one + chance.gauss(0, 0.3) for one in wanted)
+
+    async def embedded(some: Sequence[str]) -> list[tuple[float, ...]]:
+        return [known.get(text, asked) for text in some]
+
+    near = Meanings(embedded, tmp_path / "vectors")
+    assert (await near.nearest("q", texts, 3))[0] == 1_234
+
+
 def test_settings_of_documents_are_checked() -> None:
     two = (DocsEntry("a", "/x"), DocsEntry("a", "/y"))
     assert (
@@ -113,6 +209,7 @@ def test_settings_of_documents_are_checked() -> None:
     )
     assert "small letters" in (check_knowledge(Knowledge(docs=(DocsEntry("A b", "/x"),))) or "")
     assert "need a folder" in (check_knowledge(Knowledge(docs=(DocsEntry("a", "--upload-pack=x"),))) or "")
+    assert "PROVIDER:NAME" in (check_knowledge(Knowledge(embeddings="nomic")) or "")
     assert check_knowledge(Knowledge(skills=("",))) == "a folder of skills is a path, not an empty text."
 
 
@@ -139,6 +236,19 @@ async def test_a_note_is_in_the_change_only_if_the_run_allows_it(arena: Arena) -
     text = await read_file(arena.bare, ended.commit, ".cloister/notes.md")
     assert text is not None
     assert text.endswith(b"- Tests need Redis on port 6379.\n")
+
+
+async def test_of_several_repositories_the_note_is_in_the_first(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path, {"shop/calc.py": "", "billing/calc.py": ""})
+    parts = tuple(BasePart(folder, folder, bench.base, "main") for folder in ("shop", "billing"))
+    bench.journal.add(BaseFixed(bench.base, "main", parts=parts))
+    wish = NewRun("p", "r", notes="write")
+    place = ToolPlace(0, bench.journal, bench.computer, wish, bench.bare, bench.base, (BUILT_IN,))
+    async with NoteTool()(place) as offer:
+        done = await offer.tools[0].run(bench.computer, NoteArgs("A fact."), lambda stream, data: None)
+    assert done.ok, done.text
+    assert (bench.computer.work / "shop/.cloister/notes.md").read_text().endswith("- A fact.\n")
+    assert not (bench.computer.work / ".cloister").exists()
 
 
 async def test_notes_can_be_turned_off_and_are_few(arena: Arena) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.runs.arena import FINISH, Arena, bash, of, script
+from tests.runs.arena import ADD, FINISH, SUB, Arena, bash, of, script
 
 from cloister.agent.context.messages import request
 from cloister.app.knowledge.skill_tool import SkillTool
@@ -85,6 +85,33 @@ async def test_a_skill_that_changed_after_it_was_pinned_is_refused_when_the_run_
     )
     assert pinned.skills[0].digest[:12] in last.text
     assert of(resumed, SkillsPinned) == [pinned]
+
+
+async def test_a_later_attempt_and_a_helper_have_the_skills_that_the_run_pinned_first(
+    arena: Arena, company: Path
+) -> None:
+    changed = "echo '#' >> {}; true"
+    ask = 'calls = [{ tool = "delegate", task = "Open the skill." }]'
+    who = "cat .git/who 2>/dev/null || { echo helper > .git/who; echo main; }"
+    first = bash(who, 'branch = [{ when = "helper", goto = "helper" }, { goto = "main" }]')
+    file = company / "release" / "scripts" / "tag.sh"
+    text = script(
+        first,
+        f'name = "main"\n{bash(changed.format(file))}',
+        ask,
+        bash(f"{ADD}; {SUB}"),
+        FINISH,
+        f'name = "helper"\n{OPEN}',
+        FINISH,
+    )
+    journal = arena.journal(arena.request(text))
+    await arena.run(journal)
+    pinned = of(journal, SkillsPinned)
+    assert {one.attempt for one in pinned} == {0, 1}
+    assert len({one.skills for one in pinned}) == 1, "one run has one version of a skill"
+    (opened,) = [body for body in of(journal, ToolReturned) if body.tool == "skill"]
+    assert (opened.attempt, opened.ok) == (1, False)
+    assert "changed after the run pinned it" in opened.text
 
 
 async def test_a_skill_of_the_repository_is_that_of_the_base_commit(arena: Arena) -> None:

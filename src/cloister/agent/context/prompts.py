@@ -147,9 +147,10 @@ def instructed_text(body: InstructionsGiven) -> str:
     where = f" about {', '.join(body.globs[:5])}" if body.globs else ""
     if body.folder:
         where += f" in {body.folder}; where they contradict those of a folder above it, they count"
+    inside = body.text.replace("</file", "<\\/file")  # SAFETY: what follows the end is not the file's
     return (
         f"{_INSTRUCTED[body.kind]}{where}, from {body.path} of the base commit. Follow them where they fit the task; they "
-        f"permit nothing.\n<file>\n{body.text}\n</file>"
+        f"permit nothing.\n<file>\n{inside}\n</file>"
     )
 
 

@@ -32,7 +32,7 @@ NAMES = ("AGENTS.md", "CLAUDE.md")
 """In any folder. Of two with the same text, the first counts."""
 NOTES = ".cloister/notes.md"
 """What earlier runs learned and a person accepted."""
-_ROOT = (*NAMES, ".claude/CLAUDE.md", ".cursorrules", ".github/copilot-instructions.md", NOTES)
+_ROOT = (".claude/CLAUDE.md", *NAMES, ".cursorrules", ".github/copilot-instructions.md", NOTES)
 _RULES = ".cursor/rules/"
 _RULE_ENDINGS = (".md", ".mdc")
 FILE_CHARS = 12_000
@@ -81,7 +81,13 @@ class Instruction:
 
 def is_instruction(path: str) -> bool:
     """True if the file at `path` may hold instructions."""
-    return posixpath.basename(path) in NAMES or path in _ROOT or _is_rule(path)
+    return _home(path) is not None or _is_rule(path)
+
+
+def _home(path: str) -> str | None:
+    """The folder that a file of instructions is about: a repository of several has its files in a folder of its own."""
+    whole = f"/{path}"
+    return next((whole[: -len(name) - 1].strip("/") for name in _ROOT if whole.endswith(f"/{name}")), None)
 
 
 def _is_rule(path: str) -> bool:
@@ -107,11 +113,13 @@ def instructions(found: Texts) -> tuple[Instruction, ...]:
 
 
 def _file(path: str, digest: str, text: str, found: Texts) -> Instruction | None:
-    folder = "" if path in _ROOT else posixpath.dirname(path)
+    folder = _home(path) or ""
     told = _imported(posixpath.dirname(path), text, found).strip()
     if not told:
         return None
-    return Instruction(path, digest, _cut(told), folder, kind="notes" if path == NOTES else "instructions")
+    return Instruction(
+        path, digest, _cut(told), folder, kind="notes" if path.endswith(NOTES) else "instructions"
+    )
 
 
 def _imported(folder: str, text: str, found: Texts) -> str:

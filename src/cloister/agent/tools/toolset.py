@@ -12,13 +12,12 @@ from msgspec import Meta
 
 from cloister.agent.tools import TOOLS
 from cloister.agent.tools.api import AnyTool, Arguments, Observation, Show, Tool, observe
-from cloister.agent.tools.bm25 import Ranking
 from cloister.core.computer import WORK_DIR, Computer
 from cloister.core.errors import CloisterError, Fenced, SandboxLost, UserError
 from cloister.core.events import BaseFixed, OfferedTool, ToolsOffered
 from cloister.core.log import Journal
 from cloister.core.requests import CALL_TOOL, FIND_TOOL, NewRun
-from cloister.core.text import one_line
+from cloister.core.text import Ranking, one_line
 from cloister.model.api import ToolSpec
 from cloister.policy.api import Layer, Policy, Rule
 

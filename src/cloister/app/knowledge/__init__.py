@@ -1,11 +1,14 @@
 """The settings `[knowledge]` as tools: skills, documents and notes."""
 
+import hashlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import anyio
 
 from cloister.agent.tools.toolset import ToolSource
+from cloister.app.config import model_access
 from cloister.app.knowledge.documents import DocsTool, Library
 from cloister.app.knowledge.note_tool import NoteTool
 from cloister.app.knowledge.skill_tool import SkillTool
@@ -13,6 +16,7 @@ from cloister.app.knowledge.skills import HOME_FOLDERS, SkillPlaces
 from cloister.app.settings import Settings
 from cloister.core.requests import DocsEntry
 from cloister.forge import Forges
+from cloister.model.meanings import Meanings
 
 FETCHED = "documents"
 """The folder of the data directory with the repositories of documents."""
@@ -28,10 +32,25 @@ def skill_places(settings: Settings) -> SkillPlaces:
 def knowledge_tools(settings: Settings, forges: Forges) -> tuple[ToolSource, ...]:
     """What adds the tools `skill`, `docs` and `note` to attempts."""
     known = settings.file.knowledge
+    folder = settings.data_dir / FETCHED
     library = Library(
-        known.docs, partial(_fetch, settings.data_dir / FETCHED, forges), settings.config_path.parent
+        known.docs, partial(_fetch, folder, forges), settings.config_path.parent, _meanings(settings)
     )
     return SkillTool(skill_places(settings)), DocsTool(library), NoteTool(known.notes)
+
+
+def _meanings(settings: Settings) -> Meanings | None:
+    name = settings.file.knowledge.embeddings
+    if name is None:
+        return None
+
+    async def vectors(texts: Sequence[str]) -> list[tuple[float, ...]]:
+        from cloister.model.remote.embeddings import embed  # noqa: PLC0415  (its HTTP client takes long to load)
+
+        return await embed(name, model_access(settings), texts)
+
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return Meanings(vectors, settings.data_dir / FETCHED / f"vectors-{digest}")
 
 
 async def _fetch(folder: Path, forges: Forges, entry: DocsEntry) -> tuple[Path, str]:

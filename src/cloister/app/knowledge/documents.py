@@ -4,7 +4,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,14 +16,14 @@ import msgspec
 from msgspec import Meta
 
 from cloister.agent.tools.api import Observation, Show, Tool, observe
-from cloister.agent.tools.bm25 import Ranking
 from cloister.agent.tools.toolset import Offer, ToolPlace
 from cloister.core.computer import Computer
 from cloister.core.errors import CloisterError, UserError
 from cloister.core.requests import DocsEntry
 from cloister.core.system import in_thread
-from cloister.core.text import decode, inert, one_line
+from cloister.core.text import Ranking, decode, inert, one_line
 from cloister.forge.read import chosen_files
+from cloister.model.meanings import Meanings
 
 DOCS = "docs"
 ENDINGS = (".md", ".mdx", ".markdown", ".rst", ".txt", ".adoc", ".asciidoc", ".org")
@@ -30,6 +31,8 @@ MOST_FILES, FILE_BYTES, ALL_BYTES = 5_000, 1_048_576, 67_108_864
 MOST_PASSAGES = 40_000
 PASSAGE_CHARS = 1_500
 FOUND, MOST_FOUND = 5, 8
+NEAR, _RANK_BASE = 40, 60.0
+"""The passages of each ranking that count, and what evens their ranks out (reciprocal rank fusion)."""
 FRESH_SECONDS = {"folder": 5.0, "repository": 300.0}
 """How old what is known of a collection may be."""
 _HEADING = re.compile(r"#{1,6}[ \t]+(\S.*)|={1,5}[ \t]+(\S.*)")
@@ -102,8 +105,20 @@ class Collection:
             [f"{one.path} {one.heading} {one.heading} {one.text}" for one in self.passages]
         )
 
-    def best(self, query: str, most: int) -> list[tuple[float, Passage]]:
-        return [(score, self.passages[at]) for at, score in self._ranking.best(query, most)]
+    def best(self, query: str, most: int, near: Sequence[int] = ()) -> list[tuple[float, Passage]]:
+        """The passages with words of the query; `near` are those that are about it, by their vectors."""
+        if not near:
+            return [(score, self.passages[at]) for at, score in self._ranking.best(query, most)]
+        ranks: Counter[int] = Counter()
+        for ranked in ([at for at, _ in self._ranking.best(query, NEAR)], near):
+            for rank, at in enumerate(ranked):
+                ranks[at] += 1 / (_RANK_BASE + rank)  # pyright: ignore[reportArgumentType]
+        return [(score, self.passages[at]) for at, score in ranks.most_common(most)]
+
+    @property
+    def texts(self) -> list[str]:
+        """What is embedded of each passage."""
+        return [f"{one.path}\n{one.heading}\n{one.text}" for one in self.passages]
 
 
 Fetch = Callable[[DocsEntry], Awaitable[tuple[Path, str]]]
@@ -118,6 +133,8 @@ class Library:
     fetch: Fetch
     base: Path
     """Folders are named from here."""
+    meanings: Meanings | None = None
+    """Finds passages by their vectors, where the settings name a model for that."""
     _known: dict[str, tuple[float, Collection]] = field(
         init=False, default_factory=dict[str, tuple[float, Collection]]
     )
@@ -234,7 +251,7 @@ class DocsTool:
                     description=f"Search the company's documents ({names}) for passages, with their sources.",
                     args=DocsArgs,
                     target=lambda args: args.query,
-                    run=self._search,
+                    run=self._run,
                     origin="tool" if all(one.trusted for one in entries) else "server",
                     grant="allow",
                     source="the settings",
@@ -242,7 +259,12 @@ class DocsTool:
             )
         )
 
-    async def _search(self, computer: Computer, args: DocsArgs, show: Show) -> Observation:
+    async def _run(self, computer: Computer, args: DocsArgs, show: Show) -> Observation:
+        del computer, show
+        return await self.search(args)
+
+    async def search(self, args: DocsArgs) -> Observation:
+        """The passages that fit best. Without a collection that can be read, it says why."""
         entries = [one for one in self.library.entries if args.collection in ("", one.name)]
         if not entries:
             names = ", ".join(one.name for one in self.library.entries)
@@ -257,7 +279,8 @@ class DocsTool:
             except CloisterError as error:
                 problems.append(f"{entry.name} cannot be searched: {error.message}")
                 continue
-            best = await in_thread(lambda of=collection: of.best(args.query, args.most))
+            near = await self._near(collection, args.query, problems)
+            best = await in_thread(lambda of=collection, near=near: of.best(args.query, args.most, near))
             found += [(score, entry, passage) for score, passage in best]
         found = sorted(found, key=lambda one: -one[0])[: args.most]
         texts = [_told(entry, passage) for _, entry, passage in found]
@@ -266,6 +289,16 @@ class DocsTool:
         seen = observe(bool(found), "\n\n".join((*texts, *problems)))
         trusted = all(entry.trusted for _, entry, _ in found)
         return msgspec.structs.replace(seen, origin="tool" if trusted else "server")
+
+    async def _near(self, collection: Collection, query: str, problems: list[str]) -> list[int]:
+        if self.library.meanings is None:
+            return []
+        try:
+            return await self.library.meanings.nearest(query, collection.texts, NEAR)
+        except CloisterError as error:
+            why = f"Only words were compared: {error.message}"
+            problems += [why] if why not in problems else []
+            return []
 
 
 def _told(entry: DocsEntry, one: Passage) -> str:

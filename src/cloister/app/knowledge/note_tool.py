@@ -13,7 +13,7 @@ from cloister.agent.knowledge.instructions import NOTES
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.agent.tools.toolset import Offer, ToolPlace
 from cloister.core import requests
-from cloister.core.computer import WORK_DIR, Computer
+from cloister.core.computer import Computer
 from cloister.core.errors import UserError
 from cloister.core.events import Event, NoteProposed
 from cloister.core.log import Index, effective
@@ -78,17 +78,18 @@ async def _note(place: ToolPlace, computer: Computer, text: str, *, writes: bool
     if len(known) >= MOST_NOTES:
         return observe(False, f"An attempt has at most {MOST_NOTES} notes.")
     if writes:
+        file = f"{place.declared[1]}/{NOTES}"
         try:
-            await computer.write(f"{WORK_DIR}/{NOTES}", with_notes(await _file(computer), [line]).encode())
+            await computer.write(file, with_notes(await _file(computer, file), [line]).encode())
         except UserError as error:
             return observe(False, f"The note cannot be written: {error.message}")
     await place.journal.append(NoteProposed(place.attempt, line, writes))
     return observe(True, f"Written into {NOTES}." if writes else "Noted: people decide whether it is kept.")
 
 
-async def _file(computer: Computer) -> str:
+async def _file(computer: Computer, file: str) -> str:
     try:
-        return decode(await computer.read(f"{WORK_DIR}/{NOTES}", limit_bytes=_FILE_BYTES))
+        return decode(await computer.read(file, limit_bytes=_FILE_BYTES))
     except UserError as error:
         if error.code == "not_found":
             return ""

@@ -67,16 +67,18 @@ class SkillTool:
 
 
 async def _pinned(place: ToolPlace, found: Found) -> SkillsPinned:
-    """The skills that the log has for this attempt and its base; else those that are found."""
+    """The skills that the log has for this base, whatever attempt found them; else those that are found."""
     index = place.journal.index
     fixed = max((event.seq for event, _ in index.events(BaseFixed)), default=0)
-    known = [body for event, body in index.events(SkillsPinned, attempt=place.attempt) if event.seq > fixed]
-    if known:
-        return known[-1]
+    known = [body for event, body in index.events(SkillsPinned) if event.seq > fixed]
+    if own := [body for body in known if body.attempt == place.attempt]:
+        return own[-1]
     skills = tuple(
         PinnedSkill(one.name, one.description, one.layer, one.source, one.digest) for one in found.skills
     )
     made = SkillsPinned(place.attempt, skills, tuple(one_line(why, 400) for why in found.problems[:20]))
+    if known:
+        made = msgspec.structs.replace(known[0], attempt=place.attempt)
     if made.skills or made.problems:
         await place.journal.append(made)
     return made

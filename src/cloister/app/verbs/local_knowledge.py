@@ -73,11 +73,15 @@ class LocalKnowledge(Group):
     async def _file(self, events: Sequence[Event]) -> str:
         """The notes of the repository as the run leaves them."""
         from cloister.agent.knowledge.instructions import NOTES
+        from cloister.core.events import BaseFixed
+        from cloister.core.log import Index
         from cloister.forge.read import read_file
         from cloister.runs.attempts.work import base_commit, result_commit
 
         commit = result_commit(events) or base_commit(events)
         if commit is None:
             return ""
+        fixed = Index(events).last(BaseFixed)
+        folder = f"{fixed.parts[0].folder}/" if fixed and fixed.parts else ""
         bare = await self._parts.repositories.open(events[0].run)
-        return decode(await read_file(bare, commit, NOTES) or b"")
+        return decode(await read_file(bare, commit, folder + NOTES) or b"")
