@@ -219,6 +219,10 @@ async def test_files_that_are_no_declarations_are_named_and_the_others_work(tmp_
             'description = "a"\ncommand = ["a"]\n[arguments.properties.b]\ntype = "int"\n',
             "arguments.b: 'int' is no type",
         ),
+        (
+            'description = "a"\ncommand = ["a"]\n[arguments.properties."two words"]\ntype = "string"\n',
+            "'two words' is no name of an argument",
+        ),
         ("a = " + "[" * 5_000, "it is not valid TOML"),
     ],
 )
@@ -240,6 +244,62 @@ def test_a_value_never_becomes_an_option_of_the_program() -> None:
         call_of(one, {"path": "a\0b"})
     with pytest.raises(UserError, match="more than"):
         call_of(one, {"path": "x" * 60_000})
+
+
+CODE_WORDS = [
+    ["sh", "-c", "deploy {to}"],
+    ["/usr/bin/env", "bash", "-o", "pipefail", "-lc", "deploy {to}"],
+    ["docker", "exec", "db", "psql", "-h", "db", "-c", "SELECT '{to}'"],
+    ["python3", "-c", "deploy('{to}')"],
+    ["node", "--eval={to}"],
+    ["ssh", "deployer@host", "--", "deploy {to}"],
+    ["sed", "-n", "{to}p", "file"],
+    ["perl", "-pe{to}"],
+]
+
+
+@pytest.mark.parametrize("command", CODE_WORDS)
+def test_an_argument_never_becomes_code_of_a_shell_or_another_interpreter(command: list[str]) -> None:
+    text = f'description = "D."\ncommand = {command}\n[arguments.properties.to]\ntype = "string"\n'
+    with pytest.raises(
+        UserError, match=r"x\.toml: \{to\} would be code of .*: use the variable ARG_TO or stdin"
+    ):
+        read_tool("x.toml", text.encode())
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", 'deploy "$ARG_TO"'],
+        ["sh", "-c", 'deploy "$1"', "deploy", "{to}"],
+        ["bash", "scripts/deploy.sh", "-e", "{to}"],
+        ["python3", "-m", "tool", "-c", "{to}"],
+        ["git", "log", "--grep={to}"],
+    ],
+)
+def test_a_word_that_is_data_may_hold_an_argument(command: list[str]) -> None:
+    text = f'description = "D."\ncommand = {command}\n[arguments.properties.to]\ntype = "string"\n'
+    assert read_tool("x.toml", text.encode()).name == "x"
+
+
+def test_an_argument_that_the_schema_does_not_have_takes_no_variable_of_another() -> None:
+    schema = {"additionalProperties": True, "properties": {"to": {"enum": ["staging"]}}}
+    one = declared("x", DeclaredTool("X.", ("deploy",), schema), "organisation", "x")
+    assert call_of(one, {"to": "staging", "TO": "prod"})[1] == {"CLOISTER_TOOL": "x", "ARG_TO": "staging"}
+    same = {"properties": {"a-b": {"type": "string"}, "a_b": {"type": "string"}}}
+    with pytest.raises(UserError, match="two arguments have the same variable"):
+        declared("x", DeclaredTool("X.", ("deploy",), same), "organisation", "x")
+
+
+async def test_a_value_stays_a_value_in_a_shell_that_reads_its_variable(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path, CODE)
+    schema = {"properties": {"to": {"type": "string"}}}
+    tools = {"say": DeclaredTool("Say.", ("sh", "-c", 'printf %s "$ARG_TO"'), schema)}
+    done, *_ = await work(
+        bench, call("say", "to = '\"; touch escaped; $(touch escaped) `touch escaped`'"), tools
+    )
+    assert done.text.startswith('"; touch escaped; $(touch escaped) `touch escaped`')
+    assert not (bench.computer.work / "escaped").exists()
 
 
 def test_a_python_function_of_an_installed_package_is_a_tool_that_needs_a_rule(tmp_path: Path) -> None:

@@ -12,12 +12,14 @@ import pytest
 import uvicorn
 from anyio.abc import ByteStream, SocketStream
 from anyio.streams.tls import TLSStream
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.transport_security import TransportSecuritySettings
 from tests.agent.loop_bench import FIX, LoopBench, open_bench
-from tests.agent.tools.mcp_server import INJECTION
+from tests.agent.tools.mcp_server import INJECTION, WRONG_SCHEMAS
 from tests.egress.world import World, listening
 
+from cloister.agent.tools.api import Observation
+from cloister.agent.tools.mcp.connection import CALL_MESSAGES
 from cloister.agent.tools.mcp.door import Way
 from cloister.agent.tools.mcp.servers import McpTools, declared, of_mcp_json, of_repository
 from cloister.agent.tools.toolset import ToolPlace, open_tools
@@ -105,6 +107,55 @@ async def test_a_server_that_dies_hangs_or_floods_costs_its_call_and_the_next_on
     assert [one.ok for one in done[:6]] == [False, True] * 3
 
 
+async def test_a_server_that_sends_without_end_is_ended_and_the_next_call_works(bench: LoopBench) -> None:
+    bad = ("s_chatter", "s_linger", "s_shout")
+    script = "".join(call(name) + call("s_echo", 'text = "1"') + call("s_echo", 'text = "2"') for name in bad)
+    with anyio.fail_after(60):
+        done = await work(bench, script, {"s": SERVER})
+    chatter, linger, shout = (done[at : at + 3] for at in (0, 3, 6))
+    told = "The MCP server s ended. It sent too many messages. The next call starts it again."
+    assert (chatter[0].ok, chatter[0].text) == (False, told)
+    assert (linger[0].ok, shout[0].ok) == (True, True)
+    # One that goes on after its answer may cost the next call too.
+    assert [one[2].text for one in (chatter, linger, shout)] == ["2"] * 3
+    assert len(bench.journal.deltas) <= CALL_MESSAGES + 100
+
+
+async def test_a_schema_that_providers_refuse_costs_its_tool(bench: LoopBench) -> None:
+    wrong = McpServer(command=(*SERVER.command, "--wrong"))
+    async with open_tools((McpTools({"s": wrong}, "c", no_way),), place_of(bench)) as tools:
+        assert {name for name in tools.added if name.removeprefix("s_") in WRONG_SCHEMAS} == {"s_deep"}
+        assert "s_echo" in tools.added
+    (event,) = [body for body in bench.journal.bodies if isinstance(body, ToolsOffered)]
+    told = dict(zip(WRONG_SCHEMAS, event.problems, strict=False))
+    for name, why in (
+        ("banana", "is no JSON Schema ('banana' is not valid under any of the given schemas)"),
+        ("listed", "is no JSON Schema ('n' is not of type 'array')"),
+        ("spaces", "has the property 'two words': use at most 64 letters, digits, _, . and -"),
+        ("either", "is not that of one object"),
+        ("large", "has more than 8,192 bytes"),
+    ):
+        assert told[name] == f"The tool {name!r} of c [mcp.s] is left out: its schema {why}."
+
+
+async def test_a_list_of_tools_that_is_not_mcp_costs_the_tools_of_its_server(bench: LoopBench) -> None:
+    wrong = McpServer(command=(*SERVER.command, "--text"))
+    async with open_tools((McpTools({"s": wrong, "t": SERVER}, "c", no_way),), place_of(bench)) as tools:
+        assert {name.partition("_")[0] for name in tools.added} == {"t"}
+    (event,) = [body for body in bench.journal.bodies if isinstance(body, ToolsOffered)]
+    assert event.problems[0].startswith(
+        "c [mcp.s]: The MCP server s sent a list of tools that is not MCP (tools.16.inputSchema.type: Input should be 'object')."
+    )
+
+
+async def test_a_server_can_ask_neither_the_model_nor_a_person(bench: LoopBench) -> None:
+    asked, *_ = await work(bench, call("s_ask"), {"s": SERVER})
+    assert asked.ok
+    assert asked.text.count('"code"') == 2, asked.text
+    assert "password" not in asked.text
+    assert not [body for body in bench.journal.bodies if isinstance(body, AskRaised)]
+
+
 async def test_what_a_server_says_gives_it_no_rights(bench: LoopBench) -> None:
     push = call("bash", 'command = "git push origin HEAD:main"')
     high = (BUILT_IN, Layer("host", high_impact=(Pointed("tool:bash:git push*", "p:1"),)))
@@ -147,7 +198,7 @@ async def test_a_server_that_cannot_be_used_is_a_problem_and_the_others_work(ben
 async def test_many_tools_of_a_server_are_searched_and_cost_little(bench: LoopBench) -> None:
     many = McpServer(command=(*SERVER.command, "--more"))
     async with open_tools((McpTools({"s": many}, "c", no_way),), place_of(bench)) as tools:
-        assert len(tools.added) == 111
+        assert len(tools.added) == 116
         assert len(tools.specs) < 12
         assert sum(len(str(spec)) for spec in tools.specs) < 12_000
 
@@ -220,7 +271,18 @@ async def company_server(world: World) -> AsyncGenerator[list[str]]:
         """Look up a ticket."""
         return f"ticket {number}, by {SECRET}"
 
-    made.add_tool(ticket)
+    async def dump() -> str:
+        """All tickets."""
+        return "x" * 100_000_000
+
+    async def chatter(ctx: Context[Any, Any]) -> str:
+        """Report progress without end."""
+        for step in range(1_000_000):
+            await ctx.report_progress(step, message="x")
+        return "done"
+
+    for tool in (ticket, dump, chatter):
+        made.add_tool(tool)
     refused: list[str] = []
     anywhere = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = made.streamable_http_app(transport_security=anywhere)
@@ -276,11 +338,18 @@ async def test_a_server_at_an_address_is_reached_through_the_proxy_with_a_creden
         rules = (Rule(f"connect:{HOST}", "allow", "p:1"), Rule("credential:company", "allow", "p:2"))
         policy = (BUILT_IN, Layer("host", rules, may_widen=True))
         async with open_tools((source,), place_of(bench, policy)) as tools:
-            assert list(tools.added) == ["co_ticket"]
-            done = await tools.added["co_ticket"].run(
-                bench.computer, {"number": 7}, lambda stream, data: None
-            )
+            assert list(tools.added) == ["co_ticket", "co_dump", "co_chatter"]
+
+            async def called(name: str, **arguments: Any) -> Observation:
+                return await tools.added[name].run(bench.computer, arguments, lambda stream, data: None)
+
+            done = await called("co_ticket", number=7)
+            flood, chatter = await called("co_dump"), await called("co_chatter")
+            again = await called("co_ticket", number=8)
         assert (done.ok, done.text) == (True, f"ticket 7, by {'*' * len(SECRET)}")
+        assert not flood.ok and flood.text.startswith("The MCP server co ended."), flood.text[:300]
+        assert not chatter.ok and "too many messages" in chatter.text, chatter.text[:300]
+        assert again.ok, again.text
         assert refused == []
     bodies = bench.journal.bodies
     decided = [body for body in bodies if isinstance(body, ConnectionDecided)]

@@ -5,7 +5,7 @@ Arguments reach the command as JSON on stdin, as variables and as single words o
 
 import hashlib
 import re
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import cast
@@ -44,6 +44,16 @@ ARGUMENT_BYTES = 49_152
 _VARIABLE_BYTES = 16_384
 _PLACE = re.compile(r"\{([A-Za-z_][A-Za-z0-9_-]*)\}")
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]")
+_LANGUAGE = re.compile(
+    r"(?:ba|da|z|k|mk|fi|c|tc|a)?sh|busybox|(?:python|pypy|perl|ruby|php|lua)[\d.]*|node|deno|bun"
+)
+"""Interpreters: a word of code follows an option, and what follows their script is data."""
+_CLIENT = re.compile(r"psql|mysql|mariadb|su")
+"""Programs with such an option anywhere."""
+_TAKES_CODE = re.compile(r"ssh|[gmn]?awk|sed|sqlite3|eval|watch|parallel")
+"""Programs of which any word may be code."""
+_GIVES_CODE = re.compile(r"-[A-Za-z]*[ceEr]|--(?:command|eval|execute|expression|print|run)")
+_WITH_VALUE = frozenset({"-o", "+o", "-O", "-W", "-X", "-I"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +105,59 @@ def declared(name: str, entry: DeclaredTool, layer: ToolLayer, source: str) -> D
         raise _bad(source, problem)
     if harmless(entry.description) != entry.description:
         raise _bad(source, "the description has control or invisible characters")
-    if not entry.command or not entry.command[0] or any("\0" in word for word in entry.command):
-        raise _bad(source, "`command` is a list of words, the program first")
-    known = cast("Mapping[str, object]", schema["properties"])
-    used = {name for word in entry.command for name in _PLACE.findall(word)}
-    if unknown := sorted(used - set(known)):
-        raise _bad(
-            source, f"`command` uses the argument {unknown[0]!r}, which [arguments.properties] does not have"
-        )
-    if _PLACE.search(entry.command[0]):
-        raise _bad(source, "the program itself cannot be an argument")
+    _check_command(entry.command, cast("Mapping[str, object]", schema["properties"]), source)
     if entry.where == "host" and layer == "repository":
         raise _bad(source, "only the organisation's settings may declare a tool of the host")
     if entry.where == "host" and not entry.command[0].startswith("/"):
         raise _bad(source, "a program on the host is named by its whole path")
     return Declared(name, layer, source, entry, schema)
+
+
+def _check_command(command: Sequence[str], known: Mapping[str, object], source: str) -> None:
+    if not command or not command[0] or any("\0" in word for word in command):
+        raise _bad(source, "`command` is a list of words, the program first")
+    used = {name for word in command for name in _PLACE.findall(word)}
+    if unknown := sorted(used - set(known)):
+        raise _bad(
+            source, f"`command` uses the argument {unknown[0]!r}, which [arguments.properties] does not have"
+        )
+    if len({variable(name) for name in known}) < len(known):
+        raise _bad(source, "two arguments have the same variable: rename one")
+    if _PLACE.search(command[0]):
+        raise _bad(source, "the program itself cannot be an argument")
+    if (found := _code(command)) is not None:
+        program, name = found
+        raise _bad(
+            source,
+            f"{{{name}}} would be code of {program}: use the variable {variable(name)} or stdin in its place",
+        )
+
+
+def _code(command: Sequence[str]) -> tuple[str, str] | None:
+    """An interpreter and the argument that it would run as code.
+
+    SAFETY: words do not pass a shell, unless a word of the declaration is a shell's: `["sh", "-c", "deploy {to}"]`.
+    """
+    program = before = ""
+    for word in command:
+        name, place = word.rpartition("/")[2], _PLACE.search(word)
+        if any(one.fullmatch(name) for one in (_LANGUAGE, _CLIENT, _TAKES_CODE)):
+            program = name
+        elif (
+            place
+            and program
+            and (_TAKES_CODE.fullmatch(program) or _GIVES_CODE.fullmatch(before) or _GIVES_CODE.match(word))
+        ):
+            return program, place[1]
+        elif _LANGUAGE.fullmatch(program) and word[:1] not in ("-", "+") and before not in _WITH_VALUE:
+            program = ""  # its script, or the code
+        before = word
+    return None
+
+
+def variable(name: str) -> str:
+    """The variable that holds an argument."""
+    return f"ARG_{_NOT_IN_NAMES.sub('_', name).upper()}"
 
 
 def _bad(source: str, what: str) -> UserError:
@@ -217,10 +265,12 @@ def call_of(one: Declared, args: Mapping[str, object]) -> tuple[tuple[str, ...],
     texts = {name: _text(value) for name, value in args.items()}
     if wrong := next((name for name, text in texts.items() if "\0" in text), None):
         raise UserError("bad_arguments", f"The argument {one_line(wrong, 60)!r} has a NUL character.")
+    # SAFETY: an argument that the schema does not have must not take the variable of one whose value it checks.
+    known = cast("Mapping[str, object]", one.schema["properties"])
     env = {
-        f"ARG_{_NOT_IN_NAMES.sub('_', name).upper()}": text
+        variable(name): text
         for name, text in texts.items()
-        if len(text.encode()) <= _VARIABLE_BYTES
+        if name in known and len(text.encode()) <= _VARIABLE_BYTES
     }
     return tuple(_words(one, texts)), {"CLOISTER_TOOL": one.name, **env}, stdin
 

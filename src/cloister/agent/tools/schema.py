@@ -1,5 +1,6 @@
 """JSON Schema, as far as tools declare their arguments with it: what is wrong with a schema, or with arguments. Pure."""
 
+import re
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, cast
@@ -9,6 +10,8 @@ import msgspec
 from cloister.core.text import one_line
 
 SCHEMA_BYTES = 8_192
+PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""The names of arguments that every provider takes."""
 _DEPTH = 12
 _TYPES: Mapping[str, Callable[[object], bool]] = {
     "string": lambda value: isinstance(value, str),
@@ -49,7 +52,15 @@ def schema_problem(schema: object) -> str | None:
         return "the schema is no JSON"
     if table.get("type", "object") != "object":
         return 'the schema of the arguments must have the type "object"'
-    return _wrong(table, "arguments", 0)
+    if problem := _wrong(table, "arguments", 0):
+        return problem
+    properties = cast("Table", table.get("properties", {}))
+    odd = next((name for name in properties if not PROPERTY.fullmatch(name)), None)
+    return (
+        f"{one_line(odd, 60)!r} is no name of an argument: use at most 64 letters, digits, _, . and -"
+        if odd is not None
+        else None
+    )
 
 
 def _wrong(schema: object, where: str, depth: int) -> str | None:

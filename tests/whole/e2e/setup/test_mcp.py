@@ -26,6 +26,7 @@ calls = [
     { tool = "own_echo", text = "hello from inside" },
     { tool = "own_die" },
     { tool = "own_env" },
+    { tool = "own_reach" },
 ]
 
 [[reply]]
@@ -104,12 +105,16 @@ def test_an_editor_starts_a_run_that_uses_the_repositorys_tools_and_sees_it_prov
     (offered,) = [body for body in bodies if body["type"] == "ToolsOffered"]
     assert offered["problems"] == []
     assert {"count", "own_echo"} <= {tool["name"] for tool in offered["tools"]}
-    count, echo, died, env = [body["text"] for body in bodies if body["type"] == "ToolReturned"][:4]
+    count, echo, died, env, reach = [body["text"] for body in bodies if body["type"] == "ToolReturned"][:5]
     assert count.startswith("2 calc.py\n")
     assert echo == "hello from inside"
     assert died.startswith("The MCP server own ended. It printed: ")
     assert "HOME" in env
     assert "CLOISTER_DATA_DIR" not in env
+    assert "answered" not in reach, "a server on stdio has the sandbox's way out only"
+    assert "HTTP/1.1 403 Forbidden" in reach, reach
+    (refused,) = [body for body in bodies if body["type"] == "ConnectionDecided"]
+    assert (refused["host"], refused["effect"]) == ("secrets.example", "deny")
     entered = [entry for entry in cloister("audit", "show").stdout.splitlines() if "ToolsOffered" in entry]
     assert len(entered) == 1, entered
 

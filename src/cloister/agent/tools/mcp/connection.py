@@ -17,6 +17,7 @@ from anyio.streams.memory import MemoryObjectSendStream
 from mcp.client.session import ClientSession
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from cloister import __version__
 from cloister.agent.tools._spawn import started
@@ -31,6 +32,10 @@ MESSAGE_BYTES = 4_194_304
 STARTS = 5
 """How often a server is started in one attempt."""
 TOOLS = 500
+CALL_BYTES, CALL_MESSAGES = 67_108_864, 10_000
+"""What a server may send during one call."""
+IDLE_BYTES, IDLE_MESSAGES = 8_388_608, 2_000
+"""What it may send while it starts and lists its tools, and from one call to the next."""
 _PAGES = 50
 _TAIL_BYTES = 2_000
 _READ_BYTES = 65_536
@@ -46,17 +51,35 @@ logging.getLogger("mcp").setLevel(logging.CRITICAL)
 
 @dataclass(slots=True)
 class Tail:
-    """The end of what a server printed beside its messages."""
+    """The end of what a server printed beside its messages, and how much it may still send."""
 
     data: bytes = b""
+    why: str = ""
+    """Why we ended the connection, if we did."""
+    bytes_left: int = IDLE_BYTES
+    messages_left: int = IDLE_MESSAGES
 
     def add(self, data: bytes) -> None:
         self.data = (self.data + data)[-_TAIL_BYTES:]
 
+    def allow(self, size: int, messages: int) -> None:
+        self.bytes_left, self.messages_left = size, messages
+
+    def took(self, size: int, messages: int = 0) -> None:
+        """Raises `HostError` (`mcp_failed`) for a server that sends without end."""
+        self.bytes_left -= size
+        self.messages_left -= messages
+        if self.bytes_left < 0 or self.messages_left < 0:
+            raise self.refused("too much" if self.bytes_left < 0 else "too many messages")
+
+    def refused(self, what: str) -> HostError:
+        self.why = f"It sent {what}."
+        return HostError("mcp_failed", self.why)
+
     @property
     def text(self) -> str:
         said = one_line(decode(self.data), 300)
-        return f" It printed: {said}" if said else ""
+        return f" {self.why}" if self.why else f" It printed: {said}" if said else ""
 
 
 class _Session(ClientSession):
@@ -99,6 +122,11 @@ class Server:
                     cursor = page.next_cursor
                     if cursor is None or len(found) >= TOOLS:
                         break
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_input=False)[0]
+            place = one_line(".".join(map(str, wrong["loc"])), 100)
+            what = f"sent a list of tools that is not MCP ({place}: {one_line(wrong['msg'], 100)})"
+            raise self._failed(what, error) from None
         except Exception as error:
             raise self._failed("did not list its tools", error) from None
         return found[:TOOLS]
@@ -113,6 +141,7 @@ class Server:
             share = f"{progress:g} of {total:g}" if total else f"{progress:g}"
             show("err", f"{self.name}: {share} {one_line(message or '', _PROGRESS_CHARS)}\n".encode())
 
+        self._tail.allow(CALL_BYTES, CALL_MESSAGES)
         try:
             with anyio.fail_after(seconds):
                 return await session.call_tool(tool, dict(arguments), progress_callback=told)
@@ -126,6 +155,8 @@ class Server:
             raise self._failed("ended", error) from None
         except Exception as error:
             raise self._failed("answered with something else than a result", error) from None
+        finally:
+            self._tail.allow(IDLE_BYTES, IDLE_MESSAGES)
 
     def _failed(self, what: str, error: Exception) -> HostError | SandboxLost:
         """End the connection; the next call starts the server again."""
@@ -151,7 +182,8 @@ class Server:
                     "mcp_failed", f"The MCP server {self.name} ended {STARTS} times and is not started again."
                 )
             self._starts += 1
-            self._tail.data = b""
+            self._tail.data, self._tail.why = b"", ""
+            self._tail.allow(IDLE_BYTES, IDLE_MESSAGES)
             try:
                 with anyio.fail_after(self._start_seconds):
                     live = self._live = await self._tasks.start(self._hold)
@@ -203,7 +235,8 @@ class _Lines:
         self._rest = bytearray()
 
     async def add(self, data: bytes) -> None:
-        """Raises `HostError` (`mcp_failed`) for a line that is too long."""
+        """Raises `HostError` (`mcp_failed`) for a line that is too long, and for too many."""
+        self._tail.took(len(data))
         self._rest += data
         if b"\n" not in data:
             if len(self._rest) > MESSAGE_BYTES:
@@ -214,13 +247,12 @@ class _Lines:
         for line in lines:
             if len(line) > MESSAGE_BYTES:
                 raise self._too_long()
+            self._tail.took(0, 1)
             if line.strip():
                 await self._message(bytes(line))
 
     def _too_long(self) -> HostError:
-        what = f"It sent a message of more than {MESSAGE_BYTES:,} bytes."
-        self._tail.data = what.encode()
-        return HostError("mcp_failed", what)
+        return self._tail.refused(f"a message of more than {MESSAGE_BYTES:,} bytes")
 
     async def _message(self, line: bytes) -> None:
         try:
@@ -257,6 +289,7 @@ def in_sandbox(computer: Computer, argv: tuple[str, ...], env: Mapping[str, str]
                         case Output(stream="out", data=data):
                             await lines.add(data)
                         case Output(data=data):
+                            tail.took(len(data))
                             tail.add(data)
                         case Exited():
                             return
@@ -292,7 +325,9 @@ def on_host(argv: tuple[str, ...], env: Mapping[str, str]) -> Connect:
 
                 async def complaints() -> None:
                     while True:
-                        tail.add(await err.receive(_READ_BYTES))
+                        data = await err.receive(_READ_BYTES)
+                        tail.took(len(data))
+                        tail.add(data)
 
                 async def send() -> None:
                     async for message in sent:

@@ -15,10 +15,9 @@ from anyio.abc import ByteStream, SocketStream, TaskGroup
 from anyio.streams.tls import TLSStream
 from mcp.client.streamable_http import streamable_http_client
 
-from cloister.agent.tools.mcp.connection import MESSAGE_BYTES, Connect, Streams, Tail
+from cloister.agent.tools.mcp.connection import CALL_BYTES, MESSAGE_BYTES, Connect, Streams, Tail
+from cloister.core.errors import HostError
 
-REPLY_BYTES = 67_108_864
-"""One reply of a server, which may be a stream of many messages."""
 _CONNECT_SECONDS = 30.0
 _READ_SECONDS = 1_800.0
 
@@ -92,25 +91,30 @@ class _Transport(httpx2.AsyncBaseTransport):
         if any(name.lower() == b"content-encoding" for name, _ in reply.headers):
             await reply.aclose()
             raise httpx2.ReadError("The server compressed its reply unasked.", request=request)
-        return httpx2.Response(reply.status, headers=reply.headers, stream=_Bounded(reply))
+        return httpx2.Response(reply.status, headers=reply.headers, stream=_Bounded(reply, self._tail))
 
     async def aclose(self) -> None:
         await self._pool.aclose()
 
 
 class _Bounded(httpx2.AsyncByteStream):
-    def __init__(self, reply: httpcore2.Response) -> None:
+    """A reply with one message, or a stream of many, which are counted."""
+
+    def __init__(self, reply: httpcore2.Response, tail: Tail) -> None:
         self._reply = reply
+        self._tail = tail
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        events = any(
-            b"event-stream" in value for name, value in self._reply.headers if name.lower() == b"content-type"
-        )
-        room = REPLY_BYTES if events else MESSAGE_BYTES
+        kinds = (value for name, value in self._reply.headers if name.lower() == b"content-type")
+        room = CALL_BYTES if any(b"event-stream" in kind for kind in kinds) else MESSAGE_BYTES
         async for part in self._reply.aiter_stream():
             room -= len(part)
-            if room < 0:
-                raise httpx2.ReadError("The server sent too much.")
+            try:
+                self._tail.took(len(part), part.count(b"data:"))
+                if room < 0:
+                    raise self._tail.refused(f"a message of more than {MESSAGE_BYTES:,} bytes")
+            except HostError as error:
+                raise httpx2.ReadError(error.message) from None
             yield part
 
     async def aclose(self) -> None:

@@ -219,7 +219,8 @@ class _Opening:
         server = Server(one.name, self._connect(one), self.tasks, start_seconds=one.entry.start_seconds)
         source = one.source
         try:
-            tools, wrong = tools_of(server, one.entry, one.grant, source, await server.tools())
+            listed = await server.tools()
+            tools, wrong = await to_thread.run_sync(tools_of, server, one.entry, one.grant, source, listed)
         except HostError as error:
             self.problems.append(f"{source}: {error.message}{self._denied(one)}")
         else:

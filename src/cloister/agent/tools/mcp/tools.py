@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import mcp_types as types
 import msgspec
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 
 from cloister.agent.tools.api import (
     ARGUMENTS,
@@ -19,7 +21,7 @@ from cloister.agent.tools.api import (
     observe,
 )
 from cloister.agent.tools.mcp.connection import Server
-from cloister.agent.tools.schema import SCHEMA_BYTES
+from cloister.agent.tools.schema import PROPERTY, SCHEMA_BYTES
 from cloister.core.computer import Computer
 from cloister.core.errors import HostError
 from cloister.core.requests import McpServer
@@ -43,11 +45,8 @@ def tools_of(
         if entry.tools and one.name not in entry.tools:
             continue
         schema = cleaned(one.input_schema)
-        if len(msgspec.json.encode(schema)) > SCHEMA_BYTES:
-            problems.append(
-                f"The tool {one_line(one.name, 60)!r} of {source} is left out: its schema has more than "
-                f"{SCHEMA_BYTES:,} bytes."
-            )
+        if why := refused_by_providers(schema):
+            problems.append(f"The tool {one_line(one.name, 60)!r} of {source} is left out: its schema {why}.")
             continue
         found.append(_tool(server, entry, grant, source, one, schema))
     if missing := sorted(set(entry.tools) - {one.name for one in listed}):
@@ -107,6 +106,23 @@ def cleaned(schema: Mapping[str, Any]) -> dict[str, object]:
     whole = {key: value for key, value in schema.items() if key not in ("$defs", "definitions", "$schema")}
     result = _clean(whole, definitions, 0, budget)
     return {"type": "object", **cast("dict[str, object]", result)}
+
+
+def refused_by_providers(schema: dict[str, object]) -> str | None:
+    """Why a request with this schema would fail, as the end of a sentence: one tool must not cost all of a run."""
+    if len(msgspec.json.encode(schema)) > SCHEMA_BYTES:
+        return f"has more than {SCHEMA_BYTES:,} bytes"
+    if schema["type"] != "object" or {"anyOf", "oneOf", "allOf", "enum", "not"} & set(schema):
+        return "is not that of one object"
+    properties = schema.get("properties")
+    named = cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+    if wrong := next((name for name in named if not PROPERTY.fullmatch(name)), None):
+        return f"has the property {one_line(wrong, 60)!r}: use at most 64 letters, digits, _, . and -"
+    try:
+        Draft202012Validator.check_schema(schema)
+    except (SchemaError, RecursionError) as error:
+        return f"is no JSON Schema ({one_line(getattr(error, 'message', 'nested too deeply'), 120)})"
+    return None
 
 
 def _clean(value: object, definitions: Mapping[str, object], depth: int, budget: list[int]) -> object:
