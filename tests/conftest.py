@@ -50,7 +50,7 @@ settings.load_profile("steady")
 PATH = os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
 ACCEPTED_SKIPS = {
     r"the tier (gvisor|microvm) does not work here|no virtual machines here": "hardware or a package of the distribution",
-    r"chromium is not installed": "a package of the distribution",
+    r"(chromium|PostgreSQL) is not installed": "a package of the distribution",
     r"clang (on this machine|has no sanitizers)": "a package of the distribution",
     r"\.gguf|is not in \S+/models|Qwen|SmolLM|cannot be fetched: ": "a model's file",
     r"cannot be fetched here|means nothing here|no template for the real bugs": "a package registry",

@@ -29,6 +29,7 @@ from cloister.egress.quota import Refused
 from cloister.egress.rules import Gate, Visit
 from cloister.policy.api import CredentialAction
 from cloister.policy.pattern import RequestPattern, read_pattern, request_paths
+from cloister.sandbox.local.spec import PROXY_PORT
 
 NAME = re.compile(CREDENTIAL_NAME)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -36,6 +37,7 @@ _HEADER = re.compile(
     r"([!#$%&'*+\-.^_`|~0-9A-Za-z]{1,64}): ((?:[\x20-\x7a\x7c-\x7e]|\{(?!\}))*+\{\}[\x20-\x7e]*)"
 )
 _KINDS = ("env", "file", "command", "keyring")
+_HTTPS_PORT, POSTGRESQL_PORT = 443, 5_432
 _NOT_TO_SET = frozenset(
     {"host", "content-length", "transfer-encoding", "connection", "accept-encoding", "te"}
 )
@@ -64,6 +66,8 @@ class Credential(msgspec.Struct, frozen=True):
     env: str | None = None
     lines: bool = False
     """True if the value may have several lines, as a private key."""
+    login: tuple[str, str] | None = None
+    """User and database of a PostgreSQL server, for which the value is the password; no request gets it."""
 
     def covers(self, method: str, path: str) -> bool:
         """True if the credential applies to this request, for every way a server may read the path."""
@@ -103,6 +107,8 @@ def _read(entry: CredentialEntry) -> Credential:
     if not entry.methods or not entry.paths or not 1 <= entry.port <= 65_535:
         raise ValueError("it needs a method, a path and a port from 1 to 65535")
     host = normal_host(entry.host)
+    if entry.postgresql is not None:
+        return _database(entry, source, host)
     return Credential(
         entry.name,
         source,
@@ -113,6 +119,20 @@ def _read(entry: CredentialEntry) -> Credential:
         entry.basic,
         entry.env,
     )
+
+
+def _database(entry: CredentialEntry, source: Source, host: str) -> Credential:
+    user, slash, database = entry.postgresql.partition("/") if entry.postgresql else ("", "", "")
+    if not slash or not user or not database or not f"{user}{database}".isprintable():
+        raise ValueError("postgresql is written USER/DATABASE")
+    if (
+        entry.header is not None
+        or entry.basic is not None
+        or (entry.methods, entry.paths) != (("*",), ("/**",))
+    ):
+        raise ValueError("a database has no header, basic, methods and paths")
+    port = POSTGRESQL_PORT if entry.port == _HTTPS_PORT else entry.port
+    return Credential(entry.name, source, host, port, (), env=entry.env, login=(user, database))
 
 
 def _source(text: str) -> Source:
@@ -442,7 +462,8 @@ class Keeper:
     """The credentials and stand-ins of one sandbox and its forks."""
 
     def __init__(self, credentials: Sequence[Credential] = (), vault: Vault | None = None) -> None:
-        self._credentials = tuple(credentials)
+        self._credentials = tuple(one for one in credentials if one.login is None)
+        self._databases = {one.name: one for one in credentials if one.login is not None}
         self._vault = vault or Vault({})
         self._fakes: dict[str, str] = {}
         self._lock = anyio.Lock()
@@ -460,9 +481,30 @@ class Keeper:
         return dict(self._fakes)
 
     async def env(self) -> dict[str, str]:
-        """Environment variables for the sandbox that hold stand-ins."""
+        """Environment variables for the sandbox that hold stand-ins, and the addresses of databases."""
         fakes = await self.fakes()
-        return {one.env: fakes[one.name] for one in self._credentials if one.env is not None}
+        found = {one.env: fakes[one.name] for one in self._credentials if one.env is not None}
+        return found | {one.env: address_of(one) for one in self._databases.values() if one.env is not None}
+
+    def database(self, name: str) -> Credential | None:
+        """The credential of a database, by its name."""
+        return self._databases.get(name)
+
+    async def password(self, gate: Gate, visit: Visit, one: Credential) -> str:
+        """The password of a database. Raises `Refused`."""
+        decision = gate.of(CredentialAction(one.name, visit.host, visit.port, "CONNECT", "/"))
+        if decision.effect != "allow":
+            await visit.decided("deny", decision.rule)
+            why = one_line(decision.rule, 300)
+            raise Refused(403, f"The credential {one.name} may not be used for {visit.host}: {why}.")
+        visit.credentials[one.name] = None
+        return await self._value(one)
+
+    async def _value(self, one: Credential) -> str:
+        try:
+            return await self._vault.value(one)
+        except Unreadable as error:
+            raise Refused(502, f"The credential {one.name} cannot be read on the host: {error}.") from None
 
     def holds(self, host: str, port: int) -> bool:
         """True if a credential applies to this host and port."""
@@ -508,16 +550,20 @@ class Keeper:
             await visit.request(head, "deny", decision.rule, one.name)
             why = one_line(decision.rule, 300)
             raise Refused(403, f"The credential {one.name} may not be used for {visit.host}: {why}.")
-        try:
-            value = (await self._vault.value(one)).encode()
-        except Unreadable as error:
-            raise Refused(502, f"The credential {one.name} cannot be read on the host: {error}.") from None
+        value = (await self._value(one)).encode()
         for mark in marks:
             headers = [(key, _replaced(text, mark, value)) for key, text in headers]
         added = _added(one, value)
         if added is not None:
             headers = [header for header in headers if header[0].lower() != added[0].lower()] + [added]
         return headers, True
+
+
+def address_of(one: Credential) -> str:
+    """The address of a database for programs inside: at the proxy, by the name of the credential."""
+    return (
+        f"postgresql://{one.name}@127.0.0.1:{PROXY_PORT}/{quote(one.login[1], safe='') if one.login else ''}"
+    )
 
 
 def _added(one: Credential, value: bytes) -> tuple[bytes, bytes] | None:

@@ -14,7 +14,7 @@ from cloister.core.addresses import is_address
 from cloister.core.ids import SandboxId
 from cloister.core.requests import DoorBounds
 from cloister.core.text import one_line
-from cloister.egress import streams
+from cloister.egress import postgresql, streams
 from cloister.egress.http.connection import TLS_PORT, Conversation, Offer, read_head
 from cloister.egress.http.head import HTTP_PORT
 from cloister.egress.quota import BROKEN, Accounts, Refused, Spent, answer
@@ -83,6 +83,9 @@ class Door:
     async def _serve(self, guest: Guest, client: Inlet) -> None:
         try:
             first = await client.peek(self._bounds.idle_seconds)
+            if first == postgresql.FIRST_BYTE:
+                await self._database(guest, client)
+                return
             with anyio.fail_after(self._bounds.head_seconds):
                 await guest.account.request()
                 if first == streams.VERSION:
@@ -92,7 +95,7 @@ class Door:
                     head = await read_head(client)
                     host, port = head.host, head.port
                 else:
-                    raise Refused(400, "This proxy speaks HTTP and SOCKS5 only.")
+                    raise Refused(400, "This proxy speaks HTTP, SOCKS5 and PostgreSQL only.")
         except TimeoutError:
             raise Refused(408, "The request head did not arrive in time.") from None
         except streams.BadSocks as error:
@@ -144,6 +147,51 @@ class Door:
         if head.tunnel:
             raise Refused(400, "CONNECT must be the first request of a connection.")
         await self._offer.inside[visit.host](visit.guest.sandbox, head, client)
+
+    async def _database(self, guest: Guest, client: Inlet) -> None:
+        """Log in to a database with the credential that the client names as its user, and relay."""
+        try:
+            with anyio.fail_after(self._bounds.head_seconds):
+                await guest.account.request()
+                asked = await postgresql.start_up(client)
+            one = self._offer.keeper.database(asked.user)
+            if one is None or one.login is None:
+                name = one_line(asked.user, 60)
+                raise Refused(
+                    403, f"There is no credential {name!r} for a database: connect with its name as the user."
+                )
+            account = postgresql.Account(*one.login, "")
+            if asked.database not in (account.database, asked.user):
+                raise Refused(403, f"The credential {one.name} is for the database {account.database}.")
+            visit = Visit(guest, one.host, one.port, self._gate.record)
+            decision = await self._gate.connection(visit)
+            if decision.inspect:
+                raise await visit.denied("rules about requests hold for this host, and a database has none")
+            account = account._replace(password=await self._offer.keeper.password(self._gate, visit, one))
+            async with Opened(visit, await self._gate.open(visit, decision)) as opened:
+                await self._logged_in(opened, client, account, asked, one.name)
+        except Refused as refused:
+            await client.send(postgresql.failure(refused.sentence))
+        except postgresql.Wrong as wrong:
+            await client.send(wrong.reply)
+
+    async def _logged_in(
+        self, opened: Opened, client: Inlet, account: postgresql.Account, asked: postgresql.StartUp, name: str
+    ) -> None:
+        visit, ends = opened.visit, anyio.current_time() + self._bounds.connection_seconds
+        try:
+            with anyio.fail_after(self._bounds.dial_seconds):
+                server, told = await postgresql.log_in(
+                    opened.server, visit.host, self._gate.trust, account, asked, raw=self._gate.raw(visit)
+                )
+        except TimeoutError:
+            raise Refused(502, f"{visit.host} did not finish the log-in in time.") from None
+        except postgresql.Wrong as wrong:
+            if wrong.rejected:
+                self._offer.keeper.doubt((name,))
+            raise
+        await client.send(told)
+        await Flow(client, server, opened.traffic, Pace(self._bounds.idle_seconds, ends)).tunnel(b"")
 
     async def _established(self, client: Inlet, *, by_socks: bool) -> None:
         if by_socks:
