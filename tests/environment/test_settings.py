@@ -24,6 +24,14 @@ FILE = ".cloister/config.toml"
         ('packages = ["git-"]', "`git-` is no name of a Debian package"),
         ('template = "A B"', "`A B` is no name of a template"),
         ('env = {"a b" = "1"}', "`a b` is no name of a variable"),
+        (
+            'services = [{name = "a b", command = "x", port = 1}]',
+            "the service `a b` with a `command` needs a plain name",
+        ),
+        (
+            'services = [{name = "api", command = "x"}]',
+            "the service `api` with a `command` needs a plain name and its `port`",
+        ),
         ("setup = [", "cannot be read"),
         ("a = " + "[" * 5_000, "cannot be read"),
     ],

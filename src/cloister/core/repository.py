@@ -28,6 +28,7 @@ _PACKAGE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,100}[a-z0-9+]")
 """A name that ends in `-` would make apt remove the package."""
 _PARTS = 500
 _STRING = re.compile(r"\"[^\"]*\"|'[^']*'")
+_SERVICE = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,100}")
 _LISTED = re.compile(re.escape(REPOSITORIES) + r"[A-Za-z0-9_][A-Za-z0-9._-]{0,80}")
 _TEMPLATE = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
@@ -48,6 +49,8 @@ class OwnService(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: str = ""
     port: int = 0
     env: dict[str, str] = {}
+    command: str = ""
+    """What starts it, for one that is not known; it listens on `port`."""
 
 
 class OwnPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -199,7 +202,17 @@ def _settings(written: _Written, files: dict[str, str], problems: list[str]) -> 
     services = None
     if written.services is not None:
         named = [_service(one) if isinstance(one, str) else one for one in written.services]
-        services = tuple(one for one in named if one.name)[:_ENTRIES]
+        usable = [
+            one
+            for one in named
+            if not one.command or (_SERVICE.fullmatch(one.name) and 0 < one.port < 65_536)
+        ]
+        bad += [
+            f"the service `{one.name}` with a `command` needs a plain name and its `port`"
+            for one in named
+            if one not in usable
+        ]
+        services = tuple(one for one in usable if one.name)[:_ENTRIES]
     good = [(name, value[:_VALUE_CHARS]) for name, value in env.items() if _ENV_NAME.fullmatch(name)]
     return RepositorySettings(
         setup=_setup(written.setup),

@@ -95,6 +95,8 @@ class Service(msgspec.Struct, frozen=True):
     """The usual port of a known service, or the published one; 0 if unknown."""
     env: dict[str, str] = {}
     """The image's environment: user, password, database."""
+    command: str = ""
+    """What starts it in the repository, if the repository says so itself; it listens on `port`."""
 
 
 class PlannedCheck(msgspec.Struct, frozen=True):

@@ -102,7 +102,8 @@ def _of_folder(found: list[list[Line]], own: RepositorySettings, folder: str) ->
     for one in own.services or ():
         name, port = SERVICES.get(one.name, (one.name, 0))
         where = f"services in {folder}/{own.source('services')}"
-        lines.append(Service(name, where, one.version, one.port or port, one.env))
+        command = f"cd {shlex.quote(folder)} && {one.command}" if one.command else ""
+        lines.append(Service(name, where, one.version, one.port or port, one.env, command))
     lines += [
         Variable(name, value, f"env in {folder}/{own.source('env')}") for name, value in own.env.items()
     ]
@@ -126,7 +127,9 @@ def _overridden(plan: Plan, own: RepositorySettings, files: Files) -> Plan:
         why = f"services in {own.source('services')}"
         known = {one.name: SERVICES.get(one.name, (one.name, 0)) for one in own.services}
         changes["services"] = tuple(
-            Service(known[one.name][0], why, one.version, one.port or known[one.name][1], one.env)
+            Service(
+                known[one.name][0], why, one.version, one.port or known[one.name][1], one.env, one.command
+            )
             for one in own.services
         )
     if own.checks:

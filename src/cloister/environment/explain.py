@@ -83,6 +83,7 @@ def _service(service: Service) -> str:
     env = ", ".join(f"{_quoted(name)} = {_quoted(value)}" for name, value in service.env.items())
     more = f", version = {_quoted(service.version)}" if service.version else ""
     more += f", port = {service.port}" if service.port else ""
+    more += f", command = {_quoted(service.command)}" if service.command else ""
     return f"{{ name = {_quoted(service.name)}{more}{f', env = {{ {env} }}' if env else ''} }}"
 
 

@@ -161,7 +161,7 @@ async def planned(
     plan = await anyio.to_thread.run_sync(detect, listed)
     kept = setup_services.known(plan.services)
     if unknown := [one for one in plan.services if one not in kept]:
-        notes = (f"there is no service {one.name} here ({one.why})" for one in unknown)
+        notes = (f"there is no service {one.name} here ({one.why}); give it a `command`" for one in unknown)
         plan = msgspec.structs.replace(plan, services=kept, notes=(*plan.notes, *notes))
     if any(one.value == TAG for one in plan.env):
         plan = with_version(plan, await tagged_version(site.repo, settings_of or site.commit))
@@ -413,22 +413,22 @@ class _Maker:
         await self._find_registries(work, inside)
         work.tell(0.05, f"cloning {commit[:7]}")
         await workspace.put(sandbox, self.site.bare, commit)
-        start = ""
-        if self.plan.services:
-            start = setup_services.start(self.plan.services)
-            first = setup_services.initialise(self.plan.services)
-            named = " and ".join(self.recipe.services)
-            await self._run(work, sandbox, _root(first), f"preparing {named}", 0.1)
-            await self._run(work, sandbox, _root(start), f"starting {named}", 0.15)
+        own = setup_services.own(services := self.plan.services)
+        start = setup_services.start(services) if services else ""
+        if packaged := tuple(one for one in services if one not in own):
+            named = " and ".join(one.name for one in packaged)
+            first = _root(setup_services.initialise(packaged))
+            await self._run(work, sandbox, first, f"preparing {named}", 0.1)
+            await self._run(work, sandbox, _root(setup_services.start(packaged)), f"starting {named}", 0.15)
         rest = [step for step in self.plan.steps if step.stage != "tools"]
         await self._steps(work, sandbox, rest, 0.2)
+        for one in own:
+            await self._run(work, sandbox, _root(setup_services.start((one,))), f"starting {one.name}", 0.6)
         inside.shut()
         async with placed(sandbox, self.settings):
             checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
-        if self.plan.services:
-            await self._run(
-                work, sandbox, _root(setup_services.stop(self.plan.services)), "stopping services", 0.88
-            )
+        if services:
+            await self._run(work, sandbox, _root(setup_services.stop(services)), "stopping services", 0.88)
         await workspace.disown(sandbox)
         about = self.below.about
         return msgspec.structs.replace(about, commit=commit, checks=checks, baseline=baseline, start=start)

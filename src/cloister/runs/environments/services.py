@@ -5,9 +5,11 @@ again. They listen on loopback only, with the users and databases that the repos
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from cloister.core.computer import WORK_DIR
 from cloister.environment.api import Service
 
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,63}")
@@ -37,7 +39,8 @@ def _port(service: Service) -> int:
 def _wait(probe: str, name: str, port: int, log: str) -> str:
     """Wait until the probe succeeds; else say so, with the end of the service's log."""
     told = f"error: {name} did not answer on port {port} within {_READY_SECONDS} s"
-    late = f"{{ echo '{told}' >&2; tail -n 5 {log} >&2 2>/dev/null; exit 1; }}"
+    ends = f"$(tail -n 5 {log} 2>/dev/null | tr '\\n' ' ')"
+    late = f'{{ echo "{told}; its log ends: {ends}" >&2; exit 1; }}'
     count = f"n=$((n+1)); [ $n -lt {_READY_SECONDS * 10} ] || {late}"
     return f"n=0; until {probe} >/dev/null 2>&1; do {count}; sleep 0.1; done"
 
@@ -153,6 +156,32 @@ def _redis_stop(service: Service) -> str:
     return f"redis-cli -p {_port(service)}{secret} shutdown nosave >/dev/null 2>&1 || true\n"
 
 
+# A service of the repository's own
+
+
+def _own_start(service: Service) -> str:
+    place = f"{_DATA}/{service.name}"
+    line = shlex.quote(f"cd {WORK_DIR} && {service.command}")
+    probe = f"bash -c '</dev/tcp/127.0.0.1/{service.port}'"
+    return (
+        f"mkdir -p {place}; chown agent {place}\n"
+        f"setsid su agent -s /bin/bash -c {line} >{place}/log 2>&1 </dev/null &\n"
+        f"echo $! >{place}/pid\n"
+        f"{_wait(probe, service.name, service.port, f'{place}/log')}\n"
+    )
+
+
+def _own_stop(service: Service) -> str:
+    return f"kill -- -$(cat {_DATA}/{service.name}/pid) 2>/dev/null || true\n"
+
+
+def _own_initialise(_service: Service) -> str:
+    return ":\n"
+
+
+_OWN = _Kind((), 0, _own_initialise, _own_start, _own_stop)
+
+
 KINDS: dict[str, _Kind] = {
     "postgresql": _Kind(
         ("postgresql", "postgresql-client"), 5_432, _postgres_initialise, _postgres_start, _postgres_stop
@@ -167,12 +196,21 @@ KINDS["valkey"] = KINDS["redis"]
 
 def known(services: Iterable[Service]) -> tuple[Service, ...]:
     """The services that can be had here."""
-    return tuple(one for one in services if one.name in KINDS)
+    return tuple(one for one in services if one.command or one.name in KINDS)
+
+
+def own(services: Iterable[Service]) -> tuple[Service, ...]:
+    """Those that the repository starts itself: what it installs must be there first."""
+    return tuple(one for one in services if one.command)
+
+
+def _kind(service: Service) -> _Kind:
+    return _OWN if service.command else KINDS[service.name]
 
 
 def packages(services: Iterable[Service]) -> tuple[str, ...]:
     """The Debian packages of the services."""
-    return tuple(dict.fromkeys(name for one in known(services) for name in KINDS[one.name].packages))
+    return tuple(dict.fromkeys(name for one in known(services) for name in _kind(one).packages))
 
 
 def initialise(services: Sequence[Service]) -> str:
@@ -192,5 +230,5 @@ def stop(services: Sequence[Service]) -> str:
 
 def _each(services: Sequence[Service], part: Callable[[_Kind], Callable[[Service], str]]) -> str:
     """One subshell per service: the failure of one leaves the others alone, and the script then fails."""
-    scripts = [f"(\n{part(KINDS[one.name])(one)}) || failed=1" for one in known(services)]
+    scripts = [f"(\n{part(_kind(one))(one)}) || failed=1" for one in known(services)]
     return "\n".join((f"failed=0; mkdir -p {_DATA}", *scripts, "exit $failed"))

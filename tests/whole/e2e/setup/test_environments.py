@@ -261,6 +261,49 @@ def serving(cloister: Any, repo: Path, named: str) -> None:
     clean(repo)
 
 
+OWN = """\
+import unittest
+import urllib.request
+from app import total
+
+
+class Own(unittest.TestCase):
+    def test_it_answers(self):
+        with urllib.request.urlopen("http://127.0.0.1:9911/app.py") as answer:
+            self.assertIn(b"def total", answer.read())
+
+    def test_total(self):
+        self.assertEqual(total([1, 2]), 3)
+"""
+
+
+def test_a_service_that_a_command_starts_runs_beside_the_checks_and_the_proof(cloister: Any) -> None:
+    api = '{ name = "api", command = "python3 -m http.server 9911 --bind 127.0.0.1", port = 9911 }'
+    settings = f'services = [{api}]\nchecks = ["python3 -m unittest -q"]\n'
+    app = "def total(values):\n    return sum(values) + 1\n"
+    repo = project("own-service", **{".cloister/config.toml": settings, "app.py": app, "test_app.py": OWN})
+    script = cloister.script(f'[[reply]]\nsay = "x"\n{FIX}{DONE}')
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", script, seconds=900)
+    assert "✓ proven" in done.stdout, done.stdout
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert environment["problem"] == "" and any("api" in line for line in environment["plan"])
+    clean(repo)
+
+
+def test_a_service_that_never_becomes_ready_is_named_with_the_end_of_its_log(cloister: Any) -> None:
+    late = '{ name = "late", command = "echo no licence; sleep 600", port = 9912 }'
+    repo = cloister.ledger("late-service")
+    (repo / ".cloister").mkdir(exist_ok=True)
+    (repo / ".cloister" / "config.toml").write_text(f"services = [{late}]\n")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a service that does not listen")
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", cloister.fix, seconds=900)
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert "late did not answer on port 9912 within 30 s" in environment["problem"]
+    assert "no licence" in environment["problem"]
+    assert "! set-up failed" in done.stdout and "✓ proven" in done.stdout, "the run goes on"
+
+
 @pytest.mark.long
 def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool) -> None:
     registry("debian")
