@@ -9,6 +9,7 @@ from cloister.core.events import (
     AttemptStarted,
     BaseFixed,
     ChecksRan,
+    Delegated,
     Event,
     ModelChosen,
     ModelReplied,
@@ -100,6 +101,8 @@ class _Fold:
                 self._clock = event.at
             case BaseFixed():  # save points on another base do not count
                 so_far.commit = so_far.comparison = None
+            case Delegated() as body if body.attempt == attempt:  # the time of a helper is its own
+                so_far.seconds, self._clock = 0.0, event.at
             case RunContinued():  # time and silence count per round
                 so_far.seconds, so_far.silent, self._clock, self._paused = 0.0, 0, None, False
             case ModelReplied() as body if body.attempt == attempt:

@@ -1,13 +1,17 @@
 """Helpers of an attempt: their own context and budget, their report, their change, and what a crash leaves of them."""
 
+import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import cast
 
+import msgspec
 import pytest
 from tests.agent.loop_bench import MemoryJournal
 from tests.runs.arena import ADD, FINISH, SUB, Arena, Interrupted, bash, of, script
 
 from cloister.agent.context.messages import request
+from cloister.agent.progress import progress
 from cloister.agent.tools.api import ARGUMENTS, Arguments, Observation, Show, Tool, observe
 from cloister.agent.tools.toolset import Offer, ToolPlace
 from cloister.cli.commands.branch import tree_lines
@@ -17,10 +21,13 @@ from cloister.core.events import (
     AnyBody,
     AskRaised,
     AttemptEnded,
+    AttemptStarted,
     Delegated,
     DelegationEnded,
+    Event,
     InterruptRequested,
     ModelReplied,
+    ModelSpent,
     RunClaimed,
     RunResumed,
     SandboxClosed,
@@ -122,6 +129,40 @@ async def test_the_steps_of_helpers_count_for_their_attempt(arena: Arena) -> Non
     winner = await arena.run(journal)
     assert winner.outcome == "budget"
     assert len(of(journal, ModelReplied)) <= 6
+
+
+async def test_a_helper_cannot_spend_more_than_its_share_of_the_tokens(arena: Arena) -> None:
+    text = both([ASK, bash(f"{ADD}; {SUB}"), FINISH], [*(bash(f"seq {n} 2000") for n in range(14)), REPORT])
+    journal = arena.journal(arena.request(text, budget=Budget(steps=60, tokens=120_000)))
+    winner = await arena.run(journal)
+    assert winner.outcome == "proven"
+    (begun,), (ended,) = of(journal, Delegated), of(journal, DelegationEnded)
+    took = [*of(journal, ModelReplied), *of(journal, ModelSpent)]
+    spent = sum(body.usage.total for body in took if body.attempt == 1)
+    assert ended.outcome == "budget", ended.report
+    assert 0 < spent <= begun.budget.tokens <= 60_000
+
+
+async def test_a_helper_has_half_of_the_time_that_is_left_from_its_own_beginning(arena: Arena) -> None:
+    text = both([ASK, bash(f"{ADD}; {SUB}"), FINISH], [REPORT])
+    journal = arena.journal(arena.request(text, budget=Budget(steps=60, seconds=1_000)), Late)
+    winner = await arena.run(journal)
+    assert winner.outcome == "proven"
+    (begun,) = of(journal, Delegated)
+    assert 100 < begun.budget.seconds < 151, "700 of 1,000 s had passed"
+    (ended,) = of(journal, DelegationEnded)
+    assert ended.outcome == "done", ended.report
+    assert progress(journal.events, 1).seconds < 100
+
+
+class Late(MemoryJournal):
+    """A journal whose attempts began 700 seconds ago."""
+
+    def add(self, *bodies: AnyBody) -> None:
+        super().add(*bodies)
+        for at, event in enumerate(self.events):
+            if isinstance(event.body, AttemptStarted) and event.at > time.time() - 600:
+                cast("list[Event]", self.events)[at] = msgspec.structs.replace(event, at=event.at - 700)
 
 
 async def test_the_number_of_helpers_is_limited(arena: Arena) -> None:

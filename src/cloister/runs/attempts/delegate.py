@@ -173,7 +173,7 @@ class Delegation:
         budget = Budget(
             steps=min(args.steps, left.steps // 2),
             tokens=max(1, left.tokens // 2),
-            seconds=self.budget.seconds / 2,
+            seconds=max(1.0, self.budget.seconds - self._seconds()) / 2,
             dollars=None if left.dollars is None else left.dollars / 2,
         )
         commit = await SavedFiles(await self._there(), self.setup, self.parent, self.policy).save()
@@ -182,6 +182,10 @@ class Delegation:
         return await self.branching.delegated(
             lambda number: Delegated(number, self.parent, args.task, commit, budget, model, untrusted)
         )
+
+    def _seconds(self) -> float:
+        """The time that the attempt has spent."""
+        return progress(effective(AttemptJournal(self.journal, self.parent).events), self.parent).seconds
 
     async def _there(self) -> Sandbox:
         await self._here.wait()
