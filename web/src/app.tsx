@@ -28,6 +28,7 @@ const PLACES: Place[] = [
   { path: "/projects", title: "Projects", icon: "people", keys: "g o" },
   { path: "/budgets", title: "Budgets", icon: "wallet", keys: "g b" },
   { path: "/models", title: "Models", icon: "chip", keys: "g m" },
+  { path: "/tools", title: "Tools", icon: "layers", keys: "g t" },
   { path: "/machine", title: "Machine", icon: "machine", keys: "g h" },
 ];
 
@@ -41,6 +42,7 @@ const LATER = {
   "/projects": later(() => import("./admin/projects").then((found) => found.Projects)),
   "/budgets": later(() => import("./admin/machine").then((found) => found.Budgets)),
   "/models": later(() => import("./admin/models").then((found) => found.Models)),
+  "/tools": later(() => import("./admin/tools").then((found) => found.Tools)),
   "/machine": later(() => import("./admin/machine").then((found) => found.Machine)),
 };
 const OneSandbox = later(() => import("./sandboxes/sandboxes").then((found) => found.Sandbox));

@@ -31,6 +31,7 @@ from cloister.core.events import (
 )
 from cloister.core.requests import ToolCall, Usage
 from cloister.log.api import Fence
+from cloister.testing.samples import SampleRepo
 
 pytestmark = pytest.mark.anyio
 
@@ -488,6 +489,7 @@ PLACES = (
     "/audit",
     "/budgets",
     "/models",
+    "/tools",
     "/machine",
     "/nowhere",
 )
@@ -497,6 +499,31 @@ async def open_everything(page: Page) -> None:
     await page.evaluate(
         "document.querySelectorAll('main button[aria-expanded=false]').forEach(one => one.click())"
     )
+
+
+async def test_the_tools_and_skills_of_a_repository_are_shown_with_what_the_rules_say(
+    show: Show, tmp_path: Path
+) -> None:
+    repo = SampleRepo(tmp_path / "shop")
+    repo.write(".cloister/tools/count.toml", 'description = "Count <b>lines</b>."\ncommand = ["wc", "-l"]\n')
+    repo.write(".cloister/tools/host.toml", 'description = "x"\ncommand = ["/bin/id"]\nwhere = "host"\n')
+    repo.write(
+        ".claude/skills/release/SKILL.md", "---\nname: release\ndescription: How to release.\n---\nRun it.\n"
+    )
+    repo.commit("base")
+    page = await show("/tools")
+    await page.get_by_label("Repository on the server").fill(str(repo.path))
+    await page.get_by_role("button", name="Show").click()
+    row = page.get_by_role("row").filter(has_text="count")
+    await expect(row).to_contain_text("Count <b>lines</b>.")
+    await expect(row).to_contain_text("allow tool:count")
+    await expect(
+        page.get_by_text("only the organisation's settings may declare a tool of the host")
+    ).to_be_visible()
+    await expect(page.get_by_role("listitem").filter(has_text="How to release.")).to_contain_text(
+        "(repository)"
+    )
+    assert await violations(page) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

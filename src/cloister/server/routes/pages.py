@@ -31,6 +31,7 @@ ADDRESSES = [
     "/audit",
     "/budgets",
     "/models",
+    "/tools",
     "/machine",
     "/projects",
     "/share",
