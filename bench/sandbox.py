@@ -8,7 +8,7 @@ import argparse
 import os
 
 import anyio
-from parts.clients import through_clients
+from parts.clients import seam, through_clients
 from parts.files import streams
 from parts.forks import beside_data, disk_forks
 from parts.idle import idle
@@ -16,7 +16,7 @@ from parts.machines import microvms
 from parts.place import Bench, bench
 from parts.starts import containers, gvisor, through_http
 
-PARTS = ("create", "http", "clients", "gvisor", "fork", "microvm", "files", "beside", "idle")
+PARTS = ("create", "http", "clients", "harness", "gvisor", "fork", "microvm", "files", "beside", "idle")
 
 
 async def measure(place: Bench, parts: list[str], idle_count: int) -> None:
@@ -24,8 +24,8 @@ async def measure(place: Bench, parts: list[str], idle_count: int) -> None:
         match part:
             case "create":
                 await containers(place)
-            case "http" | "clients":
-                job = through_http if part == "http" else through_clients
+            case "http" | "clients" | "harness":
+                job = {"http": through_http, "clients": through_clients, "harness": seam}[part]
                 await anyio.to_thread.run_sync(job, place)
             case "gvisor":
                 await gvisor(place)

@@ -1,5 +1,13 @@
-"""The time to the first command through the published clients of other services, beside our own Python client."""
+"""The time to the first command through the published clients of other services, beside our own Python client.
 
+And what the harness seam adds to each tool call of a program, beside the same program with a client that does nothing but
+allow. Both are on pipes and ask before each call. Ours is in a sandbox, each call is decided by the policy, and its decision,
+call and result are on disk (`synchronous = FULL`) before the program reads the answer. The program calls no model.
+"""
+
+import json
+import os
+import statistics
 import subprocess
 import sys
 import time
@@ -7,9 +15,18 @@ from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import anyio
+
+from cloister.app.settings import read_settings
+from cloister.app.tokens import Caller
+from cloister.app.verbs.local import LocalVerbs
+from cloister.app.wiring import open_app
+from cloister.core.events import Event, ModelReplied
+from cloister.core.requests import Budget, NewRun
+from cloister.testing.samples import SampleRepo
 from parts.place import WARM, Bench
 from parts.starts import served
-from parts.table import Goal, Line
+from parts.table import Goal, Line, ms
 
 AT_ONCE = 50
 PACKAGES = {
@@ -122,3 +139,103 @@ def _python(packages: tuple[str, ...]) -> Path:
         made.touch()
         print(f"installed {' '.join(packages)} in {time.monotonic() - began:.0f} s")
     return python
+
+
+# The harness seam.
+
+
+CALLS = 200
+GOAL_MS = 15.0
+PROGRAM = """
+import json, sys, time
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+def read():
+    return json.loads(sys.stdin.readline())
+def update(**fields):
+    send(method="session/update", params={"sessionId": "s", "update": fields})
+options = [{"optionId": kind, "name": kind, "kind": kind} for kind in ("allow_once", "reject_once")]
+calls = int(sys.argv[1])
+send(id=read()["id"], result={"protocolVersion": 1})
+send(id=read()["id"], result={"sessionId": "s"})
+while True:
+    turn, times = read(), []
+    for number in range(calls):
+        begun = time.perf_counter()
+        told = {"toolCallId": f"{turn['id']}-{number}", "title": "look", "kind": "execute", "rawInput": {"command": "cat a.txt"}}
+        update(sessionUpdate="tool_call", status="pending", **told)
+        send(id=f"{turn['id']}-{number}", method="session/request_permission",
+             params={"sessionId": "s", "toolCall": told, "options": options})
+        assert read()["result"]["outcome"]["optionId"] == "allow_once"
+        text = open("a.txt").read()
+        update(sessionUpdate="tool_call_update", status="completed",
+               content=[{"type": "content", "content": {"type": "text", "text": text}}], **told)
+        times.append(time.perf_counter() - begun)
+    open("done.txt", "w").write("done")
+    update(sessionUpdate="agent_message_chunk", content={"type": "text", "text": json.dumps(times)})
+    send(id=turn["id"], result={"stopReason": "end_turn"})
+"""
+
+
+def seam(bench: Bench) -> None:
+    repo = SampleRepo(bench.directory / "harness-repo")
+    repo.write("a.txt", "a line of the file that is looked at\n" * 50)
+    repo.write("program.py", PROGRAM)
+    repo.commit("base")
+    ours: list[float] = []
+    theirs: list[float] = []
+    for _ in range(max(1, bench.rounds // 5)):
+        ours += anyio.run(_through_us, bench.directory, repo.path)
+        theirs += _without_us(repo.path)
+    added = [one - statistics.median(theirs) for one in ours]
+    bench.table.add(Line("harness seam: added to each tool call", ms(added), goal=Goal(GOAL_MS)))
+    bench.table.add(
+        Line("harness: one tool call", ms(ours), beside="a client that only allows", theirs=ms(theirs))
+    )
+
+
+async def _through_us(directory: Path, repo: Path) -> list[float]:
+    (directory / "script.toml").write_text('[[reply]]\nsay = "Never asked."\n')
+    settings = read_settings(dict(os.environ), data_dir=directory)
+    new = NewRun(
+        "bench",
+        str(repo),
+        model=f"script:{directory / 'script.toml'}",
+        harness=f"acp:python3 program.py {CALLS}",
+        checks=("true",),
+        budget=Budget(steps=3 * CALLS),
+    )
+    async with open_app(settings, role="embedded") as app:
+        run = (await LocalVerbs(app, Caller("bench", "admin")).runs.submit(new)).id
+        async with app.backbone.follow(run) as items:
+            bodies = [item.body async for item in items if isinstance(item, Event)]
+    told = [body.text for body in bodies if isinstance(body, ModelReplied) and body.text.startswith("[")]
+    assert told, bodies[-1]
+    return json.loads(told[0])
+
+
+def _without_us(repo: Path) -> list[float]:
+    argv = [sys.executable, "program.py", str(CALLS)]
+    with subprocess.Popen(
+        argv, cwd=repo, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        assert program.stdin is not None and program.stdout is not None
+
+        def send(**message: object) -> None:
+            assert program.stdin is not None
+            program.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+            program.stdin.flush()
+
+        for number in range(3):
+            send(id=number, method="any", params={})
+        text = ""
+        for line in program.stdout:
+            message = json.loads(line)
+            if message.get("method") == "session/request_permission":
+                send(id=message["id"], result={"outcome": {"outcome": "selected", "optionId": "allow_once"}})
+            elif message.get("id") == 2:
+                break
+            elif message.get("params", {}).get("update", {}).get("sessionUpdate") == "agent_message_chunk":
+                text = message["params"]["update"]["content"]["text"]
+        program.terminate()
+    return json.loads(text)

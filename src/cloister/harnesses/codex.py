@@ -163,7 +163,7 @@ class CodexSession(Session):
     async def _asked(self, message: Message) -> None:
         told = decoded(message.params, _Told)
         if told is None:
-            await self.connection.answer(message, _decision(None))
+            await self.connection.answer(message, _decision(None, ""))
             return
         line = NULL if told.command is None else _json({"command": told.command})
         kind = None if told.command is None else "execute"
@@ -204,7 +204,7 @@ def _call(item: _Item, *, over: bool) -> Update:
     )
 
 
-def _decision(allow: bool | None) -> Mapping[str, Any]:
+def _decision(allow: bool | None, _why: str) -> Mapping[str, Any]:
     return {"decision": "cancel" if allow is None else "accept" if allow else "decline"}
 
 

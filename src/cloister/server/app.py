@@ -26,7 +26,7 @@ from cloister.log.audit.export import ExportState, export_state
 from cloister.server.audit_log import audited
 from cloister.server.auth import OPEN_PATH, OPEN_PATHS, Callers, caller_of, guarded
 from cloister.server.bodies import JSON_BYTES, StrictRequest, while_wanted
-from cloister.server.compat import modbox, pandastack
+from cloister.server.compat import logs, modbox, pandastack
 from cloister.server.compat.e2b import control, filesystem, interpreter
 from cloister.server.compat.e2b import process as e2b_process
 from cloister.server.compat.e2b import templates as e2b_templates
@@ -147,7 +147,7 @@ HTTP_ROUTES = (
 )
 COMPAT_ROUTES = (
     *(*control.ROUTES, *e2b_process.ROUTES, *filesystem.ROUTES, *interpreter.ROUTES, *e2b_templates.ROUTES),
-    *(*pandastack.ROUTES, *modbox.ROUTES),
+    *(*pandastack.ROUTES, *modbox.ROUTES, *logs.ROUTES),
 )
 SOCKET_ROUTES = tuple(route for route in _FOUND if isinstance(route, WebsocketRouteHandler))
 

@@ -208,6 +208,18 @@ E2B = (
         "the last moment only; the processor's share is that since the start",
     ),
     Operation(
+        "logs, by the generated client",
+        """
+        from e2b.api.client.api.sandboxes import get_v_2_sandboxes_sandbox_id_logs
+        from e2b.api.client_sync import get_api_client
+        from e2b.connection_config import ConnectionConfig
+        s.commands.run("echo to be logged")
+        told = get_v_2_sandboxes_sandbox_id_logs.sync(s.sandbox_id, client=get_api_client(ConnectionConfig()))
+        assert "to be logged" in [entry.message for entry in told.logs]
+        """,
+        "what commands print, without levels, and all with the time of the question",
+    ),
+    Operation(
         "create_snapshot, list, delete",
         """
         s.files.write("kept.txt", "kept")
@@ -493,7 +505,14 @@ PANDASTACK = (
     ),
     Operation(
         "set_ttl, lifecycle, set_persistent",
-        's.set_ttl(600); assert s.lifecycle()["ttl_seconds"] >= 600; s.set_persistent(True)',
+        """
+        s.set_ttl(600)
+        assert s.lifecycle()["ttl_seconds"] >= 600
+        s.set_persistent(True)
+        assert s.lifecycle()["ttl_seconds"] > 80_000
+        s.set_persistent(False)
+        assert s.lifecycle()["ttl_seconds"] < 80_000
+        """,
         "persistent is the longest time to live, a day",
     ),
     Operation(
@@ -518,6 +537,26 @@ PANDASTACK = (
             time.sleep(0.05)
         """,
         "the ports are right; the addresses have no port of our server, and need its token",
+    ),
+    Operation(
+        "logs, also followed",
+        """
+        import threading, urllib.request, json, os
+        def background(line):
+            # This client starts none itself: by our own API.
+            url = os.environ["PANDASTACK_API"].removesuffix("/compat/pandastack") + f"/v1/sandboxes/{s.id}/commands"
+            head = {"Authorization": "Bearer " + os.environ["PANDASTACK_API_KEY"], "Content-Type": "application/json"}
+            urllib.request.urlopen(urllib.request.Request(url, json.dumps({"command": line}).encode(), head)).read()
+        background("echo one; echo two >&2")
+        while sorted(s.logs()) != ["one", "two"]:
+            pass
+        assert list(s.logs(stream="stdout")) == ["one"]
+        followed = s.logs(follow=True)
+        assert sorted([next(followed), next(followed)]) == ["one", "two"]
+        background("echo three")
+        assert next(followed) == "three"
+        """,
+        "what background commands print",
     ),
     Operation(
         "explore",

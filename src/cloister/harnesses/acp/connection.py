@@ -58,11 +58,13 @@ class Connection:
         self._sending = anyio.Lock()
         self._ended = ""
         self._tail = b""
+        self.read_line: Callable[[bytes], Message | None] = _read
+        self.write_request: Callable[[int, str, Mapping[str, Any]], Mapping[str, Any]] = _request
 
     async def request(self, method: str, params: Mapping[str, Any], kind: type[T]) -> T:
         """The response to a request. Raises `Died` and `Refusal`."""
         with self.expecting() as waiting:
-            await self._send({"jsonrpc": "2.0", "id": self._count, "method": method, "params": params})
+            await self.send(self.write_request(self._count, method, params))
             response = await self.wait(waiting)
         if response.error is not None:
             raise Refusal(one_line(response.error.message or "no reason", 300) + self._detail(response))
@@ -97,17 +99,17 @@ class Connection:
         return "" if data in (b"null", b"{}") else f" ({one_line(decode(data[:600]), 300)})"
 
     async def notify(self, method: str, params: Mapping[str, Any]) -> None:
-        await self._send({"jsonrpc": "2.0", "method": method, "params": params})
+        await self.send({"jsonrpc": "2.0", "method": method, "params": params})
 
     async def answer(self, message: Message, result: Mapping[str, Any]) -> None:
-        await self._send({"jsonrpc": "2.0", "id": message.id, "result": result})
+        await self.send({"jsonrpc": "2.0", "id": message.id, "result": result})
 
     async def refuse(self, message: Message, why: str) -> None:
         """Say that a request cannot be served here."""
         error = {"code": -32601, "message": why}
-        await self._send({"jsonrpc": "2.0", "id": message.id, "error": error})
+        await self.send({"jsonrpc": "2.0", "id": message.id, "error": error})
 
-    async def _send(self, message: Mapping[str, Any]) -> None:
+    async def send(self, message: Mapping[str, Any]) -> None:
         async with self._sending:
             await self._process.send(msgspec.json.encode(message) + b"\n")
 
@@ -145,7 +147,7 @@ class Connection:
     async def _line(self, line: bytes, handle: Handle) -> None:
         if not line.strip():
             return
-        message = decoded(msgspec.Raw(line), Message)
+        message = self.read_line(line)
         if message is None:
             self._tail = (self._tail + line + b"\n")[-_TAIL_BYTES:]  # some print a greeting
             return
@@ -153,6 +155,14 @@ class Connection:
             await handle(message)
         elif isinstance(message.id, int) and message.id in self._waiting:
             self._waiting[message.id].end(message)
+
+
+def _read(line: bytes) -> Message | None:
+    return decoded(msgspec.Raw(line), Message)
+
+
+def _request(number: int, method: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
 
 
 @asynccontextmanager

@@ -12,7 +12,9 @@ import anyio
 from cloister.agent.evidence.evidence import Claim, Evidence
 from cloister.agent.harnesses.api import Ending, OutOfBudget, Unfinished, Workplace
 from cloister.agent.harnesses.native.interrupt import while_paused, withdraw
+from cloister.core.attempts import CLAUDE
 from cloister.core.budget import Over, sentence
+from cloister.core.computer import Command
 from cloister.core.events import (
     AttemptEnded,
     BudgetExtended,
@@ -30,7 +32,7 @@ from cloister.core.text import bounded, one_line
 from cloister.harnesses.acp import words
 from cloister.harnesses.acp.connection import Died, Refusal
 from cloister.harnesses.acp.gate import Gate
-from cloister.harnesses.acp.programs import Program, program
+from cloister.harnesses.acp.programs import FINDS_CLAUDE, Program, plain_claude, program
 from cloister.harnesses.acp.session import Session, opened
 from cloister.harnesses.acp.transcript import TooMuch, Transcript
 
@@ -61,7 +63,10 @@ class AcpHarness:
         if place.progress().pending is not None:
             await evidence.end_turn(place.progress().steps)  # a crash interrupted it
         model = place.models.role("code")
-        work = _Work(place, evidence, program(self._name, model.window), model.name)
+        starting = program(self._name, model.window)
+        if self._name == CLAUDE and not (await place.computer.run(Command(FINDS_CLAUDE, cwd="/"))).ok:
+            starting = plain_claude(model.window)
+        work = _Work(place, evidence, starting, model.name)
         try:
             return await work.run()
         except TooMuch as error:
@@ -90,26 +95,29 @@ class _Work:
 
     async def run(self) -> Ending:
         earlier = why = ""
+        began = False
+        place = self._place
         for start in range(_STARTS):
+            starting, is_open = self._program.resuming(earlier), False
             try:
-                place = self._place
                 async with opened(
-                    place.computer, self._program, place.attempt, place.journal, self._transcript, self._gate
+                    place.computer, starting, place.attempt, place.journal, self._transcript, self._gate
                 ) as session:
                     loaded = await session.open(earlier)
-                    earlier = session.id
+                    earlier, began, is_open = session.id, True, True
                     return await self._turns(session, words.CUT_OFF if loaded else "")
             except Died as death:
+                earlier = earlier if is_open else ""  # it cannot be loaded: a new one gets a summary
                 await withdraw(self._place.journal, self._place.attempt)
                 await self._transcript.end_turn()
                 await self._save()
                 why = str(death)
-            if not earlier or start + 1 == _STARTS:
+            if not began or start + 1 == _STARTS:
                 break
             await self._place.journal.append(
                 ModelFailed(self._place.attempt, "network", one_line(why, 500), 0.0)
             )
-        return Unfinished("failed", why if earlier else f"{why} Is it installed in the template of the run?")
+        return Unfinished("failed", why if began else f"{why} Is it installed in the template of the run?")
 
     async def _turns(self, session: Session, text: str) -> Ending:
         """Take turns to the end; without `text` the session is new and is given the whole task."""

@@ -6,6 +6,7 @@ attempt's budget.
 
 import shlex
 from typing import Literal, NamedTuple
+from uuid import uuid4
 
 import msgspec
 
@@ -30,8 +31,19 @@ class Program(NamedTuple):
     name: str
     argv: tuple[str, ...]
     env: dict[str, str]
-    wire: Literal["acp", "codex"] = "acp"
+    wire: Literal["acp", "codex", "claude"] = "acp"
     """What it speaks."""
+    session: str = ""
+    """The id of its session, where its command names it."""
+
+    def resuming(self, session: str) -> "Program":
+        """The command that goes on with a session, where that is said by the command."""
+        if self.wire != "claude":
+            return self
+        if session:
+            return self._replace(argv=(*self.argv[:-2], "--resume", session), session=session)
+        fresh = str(uuid4())
+        return self._replace(argv=(*self.argv[:-1], fresh), session=fresh)
 
 
 def program(name: str, window: int | None) -> Program:
@@ -47,6 +59,18 @@ def program(name: str, window: int | None) -> Program:
     if name == CODEX:
         return Program(name, (*_FROM_NPM, name, "app-server", *_codex(window or WINDOW_TOKENS)), {}, "codex")
     raise UserError("unknown_harness", f"There is no harness {name[:40]!r}.")
+
+
+FINDS_CLAUDE = (*_FROM_NPM, "/bin/sh", "-c", "command -v claude-agent-acp || ! command -v claude")
+"""Fails where Claude Code is installed without its adapter."""
+
+
+def plain_claude(window: int | None) -> Program:
+    """Claude Code by its own stream of JSON."""
+    stream = ("-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose")
+    asking = ("--permission-prompt-tool", "stdio", "--permission-mode", "default", "--session-id", "")
+    env = _claude(window or WINDOW_TOKENS)
+    return Program(CLAUDE, (*_FROM_NPM, "claude", *stream, *asking), env, "claude")
 
 
 def _words(command: str) -> tuple[str, ...]:

@@ -34,8 +34,8 @@ from cloister.harnesses.acp.messages import (
 from cloister.harnesses.acp.programs import Program
 from cloister.harnesses.acp.transcript import Transcript
 
-_START_SECONDS = 120.0
-"""For the program to answer at first: some unpack themselves."""
+_START_SECONDS = 300.0
+"""For the program to answer at first: some unpack themselves, which takes long on a busy machine."""
 _CANCEL_SECONDS = 20.0
 """For the program to end a turn that is cancelled; then it is killed."""
 _QUESTIONS = 32
@@ -43,8 +43,8 @@ _QUESTIONS = 32
 _CANCELLED: Mapping[str, Any] = {"outcome": {"outcome": "cancelled"}}
 
 
-Reply = Callable[[bool | None], Mapping[str, Any]]
-"""The answer to a question: allowed or not; None: the turn is over."""
+Reply = Callable[[bool | None, str], Mapping[str, Any]]
+"""The answer to a question: allowed or not, and why not; None: the turn is over."""
 
 
 class Session(ABC):
@@ -107,7 +107,7 @@ class Session(ABC):
         """Answer a question of the program: now, or when a person has answered it."""
         known = await self.transcript.asked(update)
         if known is None or len(self._questions) >= _QUESTIONS:
-            await self.connection.answer(message, reply(None))
+            await self.answer(message, reply(None, ""))
         else:
             self._tasks.start_soon(self._decide, message, *known, reply)
 
@@ -120,10 +120,14 @@ class Session(ABC):
                 self._questions.discard(scope)
             if seen.denied:
                 self.transcript.denied.append(seen.denied)
-            await self.connection.answer(message, reply(not seen.denied))
+            await self.answer(message, reply(not seen.denied, seen.denied))
         if scope.cancelled_caught:  # the turn is over
             await withdraw(self._journal, self._attempt)
-            await self.connection.answer(message, reply(None))
+            await self.answer(message, reply(None, ""))
+
+    async def answer(self, message: Message, result: Mapping[str, Any]) -> None:
+        """Answer a question of the program."""
+        await self.connection.answer(message, result)
 
     @abstractmethod
     async def begin(self, earlier: str) -> bool:
@@ -192,17 +196,24 @@ class AcpSession(Session):
                 pass
 
 
-def _outcome(options: tuple[Option, ...], allow: bool | None) -> Mapping[str, Any]:
+def _outcome(options: tuple[Option, ...], allow: bool | None, _why: str) -> Mapping[str, Any]:
     option = None if allow is None else chosen(options, allow=allow)
     return {"outcome": {"outcome": "selected", "optionId": option}} if option else _CANCELLED
 
 
 def _kind(program: Program) -> type[Session]:
-    if program.wire == "acp":
-        return AcpSession
-    from cloister.harnesses.codex import CodexSession  # noqa: PLC0415  (it is made of what is here)
+    # The other two are made of what is here.
+    match program.wire:
+        case "acp":
+            return AcpSession
+        case "codex":
+            from cloister.harnesses.codex import CodexSession  # noqa: PLC0415
 
-    return CodexSession
+            return CodexSession
+        case "claude":
+            from cloister.harnesses.claude import ClaudeSession  # noqa: PLC0415
+
+            return ClaudeSession
 
 
 @asynccontextmanager
@@ -218,6 +229,7 @@ async def opened(
         ):
             kind = _kind(program)
             session = kind(connection, attempt, journal, transcript, gate)
+            session.id = program.session
             tasks.start_soon(session.serve, tasks)
             try:
                 yield session

@@ -160,21 +160,21 @@ async def stream(sandbox: Name, request: _Asked, verbs: Given) -> Live:
                 match item:
                     case Output():
                         if text := decoders[item.stream].decode(item.data):
-                            await tell(_event(f"std{item.stream}", {"chunk": text}))
+                            await tell(event(f"std{item.stream}", {"chunk": text}))
                     case Exited() if item.killed == "time":
-                        await tell(_event("error", {"error": "command timeout"}))
+                        await tell(event("error", {"error": "command timeout"}))
                     case Exited():
-                        await tell(_event("exit", {"exit_code": _status(item.code, item.signal)}))
+                        await tell(event("exit", {"exit_code": _status(item.code, item.signal)}))
 
-    return Live(produce, "text/event-stream; charset=utf-8", _last_event, b": beat\n\n")
+    return Live(produce, "text/event-stream; charset=utf-8", last_event, b": beat\n\n")
 
 
-def _event(name: str, data: dict[str, object]) -> bytes:
+def event(name: str, data: dict[str, object]) -> bytes:
     return f"event: {name}\ndata: {json.dumps(data)}\n\n".encode()
 
 
-def _last_event(failure: Exception | None) -> bytes:
-    return b"" if failure is None else _event("error", {"error": problem(failure)[1].message})
+def last_event(failure: Exception | None) -> bytes:
+    return b"" if failure is None else event("error", {"error": problem(failure)[1].message})
 
 
 # Files.
@@ -342,6 +342,8 @@ async def end_session(sandbox: Name, session: Name, verbs: Given) -> None:
 async def set_lifecycle(sandbox: Name, request: _Asked, verbs: Given) -> dict[str, object]:
     wish = await unary(_Lifecycle, request)
     seconds = limits.TTL_SECONDS_MAX if wish.persistent else wish.ttl_seconds
+    if wish.persistent is False:
+        seconds = seconds or limits.TTL_SECONDS
     return _lifecycle(await verbs.sandboxes.change(sandbox, SandboxChange(ttl_seconds=seconds)))
 
 

@@ -9,8 +9,9 @@ from tests.agent.loop_bench import LoopBench, open_bench
 
 from cloister.core.errors import UserError
 from cloister.core.events import ActionDecided, AttemptEnded, ModelReplied
-from cloister.core.requests import Budget
+from cloister.core.requests import Budget, RunRule
 from cloister.harnesses import choose_harness
+from cloister.policy.layers import BUILT_IN, layer
 
 pytestmark = pytest.mark.anyio
 
@@ -164,3 +165,103 @@ send(id=read()["id"], error={"code": 1, "message": "enough"})
 def test_a_harness_that_cannot_be_is_refused_before_the_run(name: str) -> None:
     with pytest.raises(UserError, match="harness"):
         choose_harness(name)
+
+
+CLAUDE = """#!{python}
+import json, os, sys
+def send(**message):
+    print(json.dumps(message), flush=True)
+def read():
+    return json.loads(sys.stdin.readline())
+def said(role, *blocks):
+    send(type=role, message={{"role": role, "content": list(blocks)}}, parent_tool_use_id=None)
+def used(number, name, **given):
+    said("assistant", {{"type": "tool_use", "id": number, "name": name, "input": given}})
+def done(number, text, **more):
+    said("user", {{"type": "tool_result", "tool_use_id": number, "content": [{{"type": "text", "text": text}}], **more}})
+def asked(number, name, **given):
+    used(number, name, **given)
+    request = {{"subtype": "can_use_tool", "tool_name": name, "input": given, "tool_use_id": number}}
+    send(type="control_request", request_id="q" + number, request=request)
+    answer = read()["response"]
+    assert (answer["subtype"], answer["request_id"]) == ("success", "q" + number)
+    return answer["response"]
+def opened():
+    first = read()
+    assert first["request"]["subtype"] == "initialize", first
+    send(type="control_response", response={{"subtype": "success", "request_id": first["request_id"], "response": {{"pid": 1}}}})
+{program}
+"""
+
+
+async def claude(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
+) -> tuple[AttemptEnded, LoopBench]:
+    """An attempt with the harness `claude` where its adapter is not installed."""
+    bench = await open_bench(tmp_path)
+    at = tmp_path / "bin" / "claude"
+    at.parent.mkdir()
+    at.write_text(CLAUDE.format(python=sys.executable, program=program))
+    at.chmod(0o755)
+    monkeypatch.setattr("cloister.testing.local._PATH", f"{at.parent}:/usr/bin:/bin")
+    bench.harness = choose_harness("claude")
+    rules = layer("run", (RunRule("bash:git push *", "deny"),), "here", may_widen=True)
+    script, budget = '[[reply]]\nsay = "Never asked."\n', Budget(steps=60)
+    return await bench.work(script, budget=budget, policy=(BUILT_IN, rules)), bench
+
+
+async def test_claude_code_without_its_adapter_is_asked_judged_and_proven(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = """
+opened()
+task = read()["message"]["content"]
+assert "Make add work." in task
+send(type="system", subtype="init", session_id="s")
+used("0", "TodoWrite", todos=[{"content": "Fix add.", "status": "pending"}])
+said("assistant", {"type": "text", "text": "I push first."})
+told = asked("1", "Bash", command="git push origin main")
+assert told["behavior"] == "deny" and "does not allow it: bash: git push origin main" in told["message"], told
+done("1", told["message"], is_error=True)
+told = asked("2", "Edit", file_path="/work/calc.py", old_string="a - b", new_string="a + b")
+assert told["behavior"] == "allow" and told["updatedInput"]["new_string"] == "a + b", told
+text = open("calc.py").read().replace("a - b", "a + b")
+open("calc.py", "w").write(text)
+done("2", "Edited.")
+said("assistant", {"type": "text", "text": "Add adds."})
+send(type="result", subtype="success", is_error=False, result="Add adds.")
+read()
+"""
+    end, bench = await claude(monkeypatch, tmp_path, works)
+    assert end.outcome in ("proven", "green"), end
+    replies = [body for body in bench.of(ModelReplied) if isinstance(body, ModelReplied)]
+    assert [(body.text, [call.name for call in body.calls]) for body in replies] == [
+        ("I push first.", ["bash"]),
+        ("", ["edit"]),
+        ("Add adds.", []),
+    ]
+
+
+async def test_claude_code_that_breaks_its_stream_fails_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, (program, reason) in enumerate(
+        (
+            ("sys.exit('no licence')", "It printed: no licence"),
+            (
+                "opened()\nwhile read():\n    send(type='result', subtype='error_during_execution')",
+                "failed: error_during",
+            ),
+            ("opened()\nread()\nprint('x' * 5_000_000)\nread()", "more than 4,194,304 bytes"),
+            (
+                (
+                    "opened()\nwhile read():\n    send(type=7)\n    said('assistant', 7)\n    send(type='control_request')\n"
+                    "    read()\n    send(type='result', subtype='success', is_error=True, result='no model')"
+                ),
+                "failed: no model",
+            ),
+        )
+    ):
+        (tmp_path / str(number)).mkdir()
+        end, _ = await claude(monkeypatch, tmp_path / str(number), program)
+        assert end.outcome == "failed" and reason in end.reason, (program, end.reason)
