@@ -55,7 +55,7 @@ test-forges: .venv/dev.done
 	CLOISTER_FORGE_DESCRIPTIONS=$(CURDIR)/.demo/forges $(PYTEST) tests/forge/pulls
 
 bench: .venv/dev.done
-	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py bench/stream.py bench/parts/local_model.py; do $(PY) $$bench; done
+	@for bench in bench/bench_*.py bench/egress.py bench/loop.py bench/first_thought.py bench/sandbox.py bench/stream.py bench/parts/local_model.py bench/parts/audit.py; do $(PY) $$bench; done
 
 lock: .venv/dev.done
 	@scripts/lock

@@ -90,13 +90,13 @@ def sole(error: BaseException) -> BaseException:
 _FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
-def disk_full(error: BaseException) -> str | None:
-    """The sentence about a full disk, if that is the cause of `error`; else None."""
+def lack_of(error: BaseException) -> str | None:
+    """The sentence about what a run can wait for, if its lack caused `error`: room on a disk, or the cluster; else None."""
     inner = cast("tuple[BaseException, ...]", getattr(error, "exceptions", ()))
     for each in (*inner, error.__cause__):
-        if each is not None and (why := disk_full(each)):
+        if each is not None and (why := lack_of(each)):
             return why
-    if isinstance(error, HostError) and error.code == "no_disk":
+    if isinstance(error, HostError) and error.code in ("no_disk", "cluster_away"):
         return error.message
     if isinstance(error, OSError) and error.errno in _FULL:
         return "There is no space left on a disk of this machine: free some."

@@ -22,7 +22,7 @@ from cloister.core.errors import (
     Fenced,
     HostError,
     UserError,
-    disk_full,
+    lack_of,
     sole,
 )
 from cloister.core.events import (
@@ -67,8 +67,8 @@ async def drive_run(services: RunServices, journal: Journal, run: RunId) -> None
     """Drive the newest round of the run to its `RunFinished`.
 
     Cancelled from outside, it appends only the cost of a model call that was cut off: another owner resumes the run.
-    Raises `Fenced` if another owner has claimed the run, and an error of which `disk_full` knows the reason when the
-    disk is full: the run can be driven again later.
+    Raises `Fenced` if another owner has claimed the run, and an error of which `lack_of` knows the reason when the
+    disk is full or the cluster is away: the run can be driven again later.
     """
     ending: RunFinished | CloisterError | None = None
     driver = _Driver(services, journal, run)
@@ -106,7 +106,7 @@ async def _cut_short(services: RunServices, journal: Journal, run: RunId, ending
     except Fenced:
         raise
     except CloisterError as error:
-        if disk_full(error):
+        if lack_of(error):
             raise
         why = f"{ending.reason} The work so far could not be kept: {error.message}"
         return msgspec.structs.replace(ending, reason=why)
@@ -133,7 +133,7 @@ class _Driver:
             cause = sole(error)
             if isinstance(cause, Fenced):
                 return cause
-            if full := await self._services.full_disk(error):
+            if full := await self._services.lack(error):
                 return HostError("no_disk", full)
             if isinstance(cause, CloisterError):
                 ending = RunFinished("failed", cause.message, blame=cause.blame)

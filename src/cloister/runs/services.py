@@ -13,7 +13,7 @@ from cloister.agent.tools.toolset import ToolSource
 from cloister.core import limits
 from cloister.core.attempts import AttemptWish, harness_of
 from cloister.core.budget import BudgetTree
-from cloister.core.errors import disk_full
+from cloister.core.errors import lack_of
 from cloister.core.events import Event
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
@@ -95,13 +95,13 @@ class RunServices:
         """The files that belong to prompts."""
         return Attachments(self.data_dir)
 
-    async def full_disk(self, error: BaseException) -> str | None:
+    async def lack(self, error: BaseException) -> str | None:
         """The sentence about the full disk that `error` comes from; None for any other error.
 
         Programs report a full disk in many ways, so any error counts while the disk is full.
         """
         short = await self.shortage()
-        return disk_full(error) or (short.why if short and short.full else None)
+        return lack_of(error) or (short.why if short and short.full else None)
 
     def sandbox_spec(self, request: NewRun, template: str) -> SandboxSpec:
         seconds = request.budget.seconds

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import anyio
 
-from cloister.core.errors import CloisterError, Fenced, HostError, disk_full, sole
+from cloister.core.errors import CloisterError, Fenced, HostError, lack_of, sole
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
@@ -227,7 +227,7 @@ class Supervisor:
             logger.warning("run %s has another owner now", fence.run)
         except Exception as error:
             cause = sole(error)
-            why = disk_full(error) or (cause.message if isinstance(cause, HostError) else None)
+            why = lack_of(error) or (cause.message if isinstance(cause, HostError) else None)
             if why is None:
                 logger.exception("run %s could not be driven", fence.run)
         finally:

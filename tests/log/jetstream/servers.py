@@ -96,6 +96,25 @@ def three_servers(directory: Path) -> Generator[Sequence[NatsServer]]:
             server.kill()
 
 
+@contextmanager
+def guarded_server(folder: Path) -> Generator[str]:
+    """The server of a folder that `cloister cluster init` made, on a port of its own; yields its address."""
+    (port,) = free_ports(1)
+    config = folder / "nats.conf"
+    config.write_text(config.read_text().replace("0.0.0.0:4222", f"127.0.0.1:{port}"))
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([PROGRAM, "-c", "nats.conf"], cwd=folder, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while "Server is ready" not in (text := (folder / "log").read_text()):
+            assert process.poll() is None and time.monotonic() < deadline, text
+            time.sleep(0.02)
+        yield f"tls://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait(10)
+
+
 def free_ports(count: int) -> list[int]:
     """Servers of a cluster must know each other's port before they start."""
     with ExitStack() as stack:

@@ -4,7 +4,6 @@
 # The NATS client's keyword arguments have no types.
 
 import shutil
-import subprocess
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -14,16 +13,21 @@ import anyio
 import msgspec
 import nats.errors
 import pytest
-from tests.log.jetstream.servers import PROGRAM, free_ports
+from anyio import to_thread
+from tests.log.jetstream.servers import guarded_server
 
 from cloister.app.cluster.joining import Invitation, begin, invite
 from cloister.app.settings import MachineRole
 from cloister.core.errors import CloisterError, UserError
-from cloister.core.ids import OwnerId, new_owner_id
+from cloister.core.ids import OwnerId, RunId, new_owner_id
 from cloister.core.requests import NewRun
+from cloister.log.api import Peer
 from cloister.log.jetstream.backbone import open_backbone
 from cloister.log.jetstream.identity import Key
+from cloister.log.jetstream.leases import open_leases
 from cloister.log.jetstream.link import Cluster, open_link
+from cloister.log.jetstream.machines import open_machines
+from cloister.log.jetstream.objects import digest_of, open_objects
 
 pytestmark = pytest.mark.anyio
 
@@ -31,22 +35,8 @@ pytestmark = pytest.mark.anyio
 @contextmanager
 def guarded(data_dir: Path) -> Generator[str]:
     """The one server of a cluster that was begun in `data_dir`, on a port of its own; yields its address."""
-    folder = begin(data_dir, ["127.0.0.1"], "acme") / "nats-1"
-    (port,) = free_ports(1)
-    config = folder / "nats.conf"
-    config.write_text(config.read_text().replace("0.0.0.0:4222", f"127.0.0.1:{port}"))
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen([PROGRAM, "-c", "nats.conf"], cwd=folder, stdout=log, stderr=log)
-    try:
-        deadline = time.monotonic() + 30
-        while "Server is ready" not in (folder / "log").read_text():
-            assert process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        yield f"tls://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait(10)
+    with guarded_server(begin(data_dir, ["127.0.0.1"], "acme") / "nats-1") as url:
+        yield url
 
 
 def cluster(data_dir: Path, url: str, machine: str, role: MachineRole = "worker") -> Cluster:
@@ -70,6 +60,35 @@ async def test_a_machine_with_credentials_writes_to_the_log_over_tls(tmp_path: P
         ):
             run, _ = await backbone.admit(NewRun("p", "/nowhere"), "me")
             assert await backbone.claim(new_owner_id(), run) is not None
+
+
+async def test_credentials_suffice_for_leases_files_of_runs_and_the_list_of_machines(tmp_path: Path) -> None:
+    with guarded(tmp_path / "first") as url, anyio.fail_after(60):
+        one, other = (cluster(tmp_path / "first", url, name) for name in ("w1", "w2"))
+        async with open_link(one) as link, open_link(other) as second:
+            objects = await open_objects(link)
+            file = tmp_path / "file"
+            file.write_bytes(b"x" * 300_000)
+            digest = digest_of(file)
+            await objects.put(digest, file)
+            assert await objects.replace(RunId("r-12345"), b"{}", 0) is not None
+            there = await open_objects(second)
+            await there.get(digest, tmp_path / "copy")
+            assert (tmp_path / "copy").read_bytes() == file.read_bytes()
+            assert await there.runs() == ("r-12345",)
+            assert await there.sweep((), 0.0) == 1
+            machines = await open_machines(link, lives)
+            now = time.time()
+            await machines.join(Peer("w1", "i", new_owner_id(), "worker", "1", now, now), 0.0)
+            assert [each.name for each in await (await open_machines(second, lives)).all()] == ["w1"]
+        await to_thread.run_sync(_hold_and_bury, one)
+
+
+def _hold_and_bury(own: Cluster) -> None:
+    owner = new_owner_id()
+    with open_leases(own) as leases, leases.hold(owner):
+        assert leases.lives(owner)
+        assert leases.remove_dead() == ()
 
 
 @pytest.mark.parametrize(
@@ -127,7 +146,7 @@ async def test_credentials_of_another_cluster_or_none_are_refused(tmp_path: Path
             with pytest.raises(CloisterError) as refused:
                 async with open_link(wrong):
                     pass
-            assert refused.value.code == "cluster_refused"
+            assert refused.value.code == "cluster_refused", refused.value.message
 
 
 async def test_a_server_that_the_authority_does_not_vouch_for_is_not_believed(tmp_path: Path) -> None:

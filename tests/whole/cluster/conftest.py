@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.conftest import borrowing
@@ -20,6 +21,18 @@ Start = Callable[..., Cloister]
 def nats(tmp_path: Path) -> Generator[NatsServer]:
     with one_server(tmp_path / "nats") as server:
         yield server
+
+
+def bodies(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event["body"] for event in events if event["body"]["type"] == kind]
+
+
+def one_story(events: list[dict[str, Any]]) -> None:
+    """The log is complete, and nothing is in it twice."""
+    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["body"]["type"] for event in events].count("RunFinished") == 1
+    steps = [body["step"] for body in bodies(events, "ModelReplied")]
+    assert steps == sorted(set(steps)), "no reply was asked for twice"
 
 
 @pytest.fixture

@@ -2,22 +2,9 @@
 
 import os
 import signal
-from typing import Any
 
 from tests.log.jetstream.servers import NatsServer
-from tests.whole.cluster.conftest import PROMPT, Start
-
-
-def bodies(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [event["body"] for event in events if event["body"]["type"] == kind]
-
-
-def one_story(events: list[dict[str, Any]]) -> None:
-    """The log is complete, and nothing is in it twice."""
-    assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
-    assert [event["body"]["type"] for event in events].count("RunFinished") == 1
-    steps = [body["step"] for body in bodies(events, "ModelReplied")]
-    assert steps == sorted(set(steps)), "no reply was asked for twice"
+from tests.whole.cluster.conftest import PROMPT, Start, bodies, one_story
 
 
 def test_a_run_admitted_on_one_machine_is_driven_by_a_worker_and_seen_from_both(
@@ -78,6 +65,53 @@ def test_a_machine_that_slept_longer_than_its_lease_does_nothing_twice(machine: 
     other("serve", "--stop")
     shown = front("run", PROMPT, "--repo", str(front.ledger("again")), "--model", front.fix)
     assert "✓ proven" in shown.stdout
+
+
+WAITS = """
+[[reply]]
+calls = [{ tool = "bash", command = "echo one > note.txt" }]
+
+[[reply]]
+calls = [{ tool = "ask", question = "Which one?", choices = ["left", "right"], default = "left", wait_seconds = 900 }]
+
+[[reply]]
+expect = "right"
+calls = [{ tool = "bash", command = "sleep 600", seconds = 900 }]
+"""
+
+
+def test_a_run_is_answered_told_and_stopped_from_a_machine_that_does_not_drive_it(machine: Start) -> None:
+    front = machine("front", "--role", "api")
+    machine("worker", "--role", "worker")
+    ledger, script = front.ledger(), front.script(WAITS)
+    front("run", "Ask.", "--repo", str(ledger), "--model", script, "--check", "true", "--detach")
+    front.until(lambda: front.has("QuestionAsked"))
+    assert "asks you" in front("ps").stdout
+    front("answer", "last", "right")
+    front.until(lambda: len(bodies(front.events(), "ActionDecided")) >= 2)
+    front("say", "last", "Hurry up.")
+    front("stop", "last")
+    front("watch", "last", code=None)
+    one_story(front.events())
+    assert bodies(front.events(), "RunFinished")[0]["outcome"] == "stopped"
+    assert "note.txt" in front("diff", "last").stdout
+
+
+def test_runs_pause_while_nats_is_away_and_go_on_when_it_is_back(machine: Start, nats: NatsServer) -> None:
+    front = machine("front", "--role", "api")
+    worker = machine("worker", "--role", "worker")
+    ledger = front.ledger()
+    front("run", PROMPT, "--repo", str(ledger), "--model", front.fix, "--detach")
+    front.until(lambda: "ChecksRan" in front.kinds())
+    nats.kill()
+    front.until(lambda: not worker.sandbox_processes())
+    refused = front("ps", code=3)
+    assert "The cluster does not answer" in refused.stderr
+    nats.start()
+    front.until(lambda: "RunFinished" in front.kinds())
+    events = front.events()
+    one_story(events)
+    assert bodies(events, "RunFinished")[0]["outcome"] == "proven"
 
 
 def test_a_second_machine_with_a_name_is_refused_and_the_first_goes_on(machine: Start) -> None:

@@ -1,5 +1,6 @@
 """The command as a person uses it: real processes on a data directory of their own."""
 
+import itertools
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 import pytest
 from tests.cli.client import forked
 from tests.conftest import borrowing
+from tests.log.jetstream.servers import one_server
 
 ROOT = Path(__file__).parents[3]
 LEDGER_SCRIPT = f"script:{ROOT / 'examples' / 'ledger.script.toml'}"
@@ -41,6 +43,11 @@ class Cloister:
     def env(self) -> dict[str, str]:
         keep = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         return {**keep, "COLUMNS": "120", **self.more_env}
+
+    @property
+    def shared(self) -> bool:
+        """Whether the log is that of a cluster: then each command starts the server again."""
+        return "CLOISTER_CLUSTER" in self.more_env
 
     def argv(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "cloister", "--data-dir", str(self.data_dir), *args]
@@ -149,19 +156,33 @@ class Cloister:
         return int(json.loads((self.data_dir / "server.json").read_text())["pid"])
 
 
+@pytest.fixture(scope="session")
+def backbone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], dict[str, str]]]:
+    """What the environment of a data directory says of its log.
+
+    With `CLOISTER_TEST_BACKBONE=nats` each is the only machine of a cluster of its own, on one NATS server.
+    """
+    if os.environ.get("CLOISTER_TEST_BACKBONE") != "nats":
+        yield dict
+        return
+    with one_server(tmp_path_factory.mktemp("nats")) as server:
+        numbers = itertools.count()
+        yield lambda: {"CLOISTER_CLUSTER": server.url, "CLOISTER_CLUSTER_NAME": f"c{next(numbers)}"}
+
+
 @contextmanager
-def _opened(data_dir: Path, cwd: Path) -> Generator[Cloister]:
+def _opened(data_dir: Path, cwd: Path, env: dict[str, str]) -> Generator[Cloister]:
     # A server that a command starts by itself takes any port: the usual one may be another's on this machine.
     (data_dir / "config.toml").write_text("port = 0\n")
-    command = Cloister(data_dir, cwd)
+    command = Cloister(data_dir, cwd, more_env=env)
     yield command
     if (data_dir / "server.json").exists():
         command("serve", "--stop", code=None)
 
 
 @pytest.fixture
-def cloister(data_dir: Path, tmp_path: Path) -> Iterator[Cloister]:
-    with _opened(data_dir, tmp_path) as command:
+def cloister(data_dir: Path, tmp_path: Path, backbone: Callable[[], dict[str, str]]) -> Iterator[Cloister]:
+    with _opened(data_dir, tmp_path, backbone()) as command:
         yield command
 
 
@@ -176,9 +197,11 @@ class Repaired:
 
 
 @pytest.fixture(scope="session")
-def repaired(warm_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repaired]:
+def repaired(
+    warm_dir: Path, tmp_path_factory: pytest.TempPathFactory, backbone: Callable[[], dict[str, str]]
+) -> Iterator[Repaired]:
     cwd = tmp_path_factory.mktemp("repaired")
-    with _opened(borrowing(warm_dir, cwd / "data"), cwd) as command:
+    with _opened(borrowing(warm_dir, cwd / "data"), cwd, backbone()) as command:
         repo = command.ledger()
         prompt = "The test suite fails. Find the cause and fix it."
         done = command("run", prompt, "--repo", str(repo), "--model", command.fix)

@@ -333,7 +333,7 @@ _RECORDS = {
         "cloister.core.events": "ChangeDelivered Event",
         "cloister.egress.packages": "Meaning",
         "cloister.environment.api": "Plan",
-        "cloister.log.api": "RunCount RunRow",
+        "cloister.log.api": "Peer RunCount RunRow",
         "cloister.log.audit.entry": "AuditEntry Checkpoint",
         "cloister.log.audit.verify": "Verdict",
         "cloister.policy.api": "Policy",

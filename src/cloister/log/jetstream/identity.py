@@ -116,7 +116,7 @@ def subjects(cluster: str, machine: str, role: str) -> tuple[list[str], list[str
     It appends to the log and speaks under its own name only, and can remove no stream.
     """
     streams = [stream.format(cluster) for stream in STREAMS]
-    publish = [f"{cluster}.log.{machine}", "$JS.API.INFO", "$JS.ACK.>", "$JS.FC.>"]
+    publish = [f"{cluster}.log.{machine}", "$JS.API.INFO", "$JS.API.STREAM.NAMES", "$JS.ACK.>", "$JS.FC.>"]
     for stream in streams:
         publish += [f"$JS.API.STREAM.{verb}.{stream}" for verb in ("INFO", "CREATE", "MSG.GET")] + [
             f"$JS.API.DIRECT.GET.{stream}",

@@ -181,6 +181,12 @@ def _is_refusal(error: Exception) -> bool:
 
 def _unreachable(cluster: Cluster, error: Exception) -> OutsideError:
     where = ", ".join(cluster.servers)[:200]
+    if isinstance(error, ConnectionResetError | BrokenPipeError):
+        # A server that refuses says so and closes: what the client still writes may fail before it reads that.
+        return OutsideError(
+            "cluster_refused",
+            f"NATS at {where} closes the connection: give this machine valid credentials, or see the server's log.",
+        )
     if _is_refusal(error):
         return OutsideError(
             "cluster_refused", f"NATS at {where} refuses this machine's credentials: give it valid ones."

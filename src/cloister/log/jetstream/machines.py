@@ -55,7 +55,11 @@ class Machines:
             ours = known is not None and known.identity == me.identity
             if known is None or ours or not await to_thread.run_sync(self._lives, known.owner):
                 if (made := await self._put(me, number)) is not None:
-                    await self._check_clock(made)
+                    try:
+                        await self._check_clock(made)
+                    except HostError:
+                        await self.leave(me.name)
+                        raise
                     return known if ours else None
             elif anyio.current_time() > last:
                 raise HostError(

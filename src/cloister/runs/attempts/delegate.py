@@ -227,7 +227,7 @@ class Delegation:
             lost = isinstance(cause, SandboxLost) and not inside  # the attempt's own
             if isinstance(cause, Fenced | Bug) or not isinstance(cause, CloisterError) or lost:
                 raise cause from None
-            if await self.services.full_disk(cause):
+            if await self.services.lack(cause):
                 raise cause from None
             await self._fail(body, cause.message)
         except cancelled:

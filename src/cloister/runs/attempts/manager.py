@@ -187,7 +187,7 @@ class Attempts:
             cause = sole(error)
             if self.alone or isinstance(cause, Fenced) or not isinstance(cause, CloisterError):
                 raise cause from None
-            if await self._services.full_disk(cause):
+            if await self._services.lack(cause):
                 raise cause from None  # the whole run pauses
             await self._end(number, "failed", cause.message)
 

@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 
 from cloister.core import limits
 from cloister.core.computer import WORK_DIR, Command, Computer
-from cloister.core.errors import CloisterError, Fenced, UserError, disk_full, sole
+from cloister.core.errors import CloisterError, Fenced, UserError, lack_of, sole
 from cloister.core.events import AttemptEnded, PagesPictured, Progress
 from cloister.core.log import Journal
 from cloister.core.repository import FILES, OwnPage, read_settings
@@ -183,7 +183,7 @@ class _Taking(NamedTuple):
                         problems.append(error.message)
         except Exception as error:
             cause = sole(error)
-            if not isinstance(cause, CloisterError) or isinstance(cause, Fenced) or disk_full(cause):
+            if not isinstance(cause, CloisterError) or isinstance(cause, Fenced) or lack_of(cause):
                 raise
             problems.append(f"The pages cannot be shown: {cause.message}")
         return tuple(taken), tuple(one_line(one, 400) for one in problems)

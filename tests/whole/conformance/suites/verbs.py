@@ -290,6 +290,14 @@ async def a_request_is_checked_before_it_is_a_run(rig: Rig) -> None:
     expect(await runs.list(), ())
 
 
+async def a_server_that_works_alone_has_no_other_machines(rig: Rig) -> None:
+    expect(await rig.verbs("vera", "viewer").machine.all(), ())
+    with refused("no_such_machine"):
+        await rig.verbs("ada", "admin").machine.drain("front", True)
+    with refused("denied"):
+        await rig.verbs("otto", "operator").machine.drain("front", True)
+
+
 async def the_same_key_names_the_same_run(rig: Rig) -> None:
     runs = rig.verbs("otto", "operator").runs
     repo = SampleRepo(rig.app.settings.data_dir / "repo")
