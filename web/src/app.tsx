@@ -113,12 +113,12 @@ function Live() {
       {lost && <span class="warn">The server does not answer</span>}
       {running.length > 0 && (
         <span class="busy">
-          <Icon name="dot" /> {running.length} running
+          <Icon name="dot" /> {running.length} <span class="words">running</span>
         </span>
       )}
       {asks.length > 0 && (
         <a class="warn" href={asks.length === 1 ? `/runs/${asks[0]!.id}` : "/"}>
-          <Icon name="question" /> {plural(asks.length, "run")} ask{asks.length === 1 ? "s" : ""} you
+          <Icon name="question" /> {plural(asks.length, "run")} <span class="words">ask{asks.length === 1 ? "s" : ""} you</span>
         </a>
       )}
     </div>

@@ -35,3 +35,8 @@ export function start(): void {
     go(link.pathname + link.search + link.hash);
   });
 }
+
+/** A phone shows one part at a time. */
+const screen = matchMedia("(max-width: 760px)");
+export const narrow = signal(screen.matches);
+screen.addEventListener("change", () => (narrow.value = screen.matches));

@@ -133,7 +133,8 @@ async def test_a_run_is_steered_with_words_and_keys(served: Served, show: Show) 
     await page.keyboard.press("Escape")
     ask = AskRaised("a-1", 0, "bash: git tag v1", "", 2_000_000_000)
     await append(served, fence, ask)
-    await expect(page.get_by_role("button", name="Allow a")).to_have_count(2)
+    await expect(page.get_by_role("button", name="Allow a")).to_have_count(1)
+    await expect(timeline(page).get_by_text("asks you")).to_be_visible()
     await page.keyboard.press("a")
     await expect(timeline(page).get_by_text("Allowed by tester")).to_be_visible()
     assert [one.answer for one in await said(served, fence, AskAnswered) if isinstance(one, AskAnswered)] == [
@@ -556,6 +557,36 @@ async def test_no_page_violates_a_rule_of_accessibility(
     await page.keyboard.press("?")
     found += [f"help {one}" for one in await violations(page)]
     assert found == [], "\n".join(found)
+
+
+WORD = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft" * 3
+
+
+async def test_no_page_is_wider_than_a_phone(served: Served, show: Show, tmp_path: Path) -> None:
+    files = {f"{'d' * 200}/{'e' * 190}.txt": f"{WORD}\n"}
+    fence, _ = await forked_run(served, tmp_path, finished=False, files=files)
+    for one in (fence, *[await served.claimed_run(WORD) for _ in range(3)]):
+        await append(
+            served,
+            one,
+            AttemptStarted(0, WORD),
+            BaselineTaken((RED,)),
+            *turn(1, f"cat {WORD}", WORD, WORD)[:2],
+            AskRaised("a-1", 0, f"bash: {WORD}", WORD, 2_000_000_000, rule=WORD),
+            question("q-1", WORD, WORD, WORD),
+        )
+    page = await show("/")
+    await page.set_viewport_size({"width": 390, "height": 844})
+    panes = ("timeline", "evidence", "diff", "attempts", "receipt", "sandbox")
+    runs = [f"/runs/{fence.run}?pane={pane}" for pane in panes]
+    wide: list[tuple[str, int]] = []
+    for address in (*PLACES[:-1], "/projects", *runs, f"/compare?a={fence.run}/0&b={fence.run}/1"):
+        await page.goto(f"http://127.0.0.1:{served.port}{address}")
+        await page.locator("#main h1, #main h2").first.wait_for()
+        await expect(page.locator(".live")).to_contain_text("4 runs")
+        await open_everything(page)
+        wide.append((address, await page.evaluate("document.documentElement.scrollWidth - innerWidth")))
+    assert [one for one in wide if one[1] > 0] == []
 
 
 async def test_a_lost_run_and_a_wrong_input_say_what_helps(served: Served, show: Show) -> None:

@@ -68,7 +68,7 @@ export function Audit() {
                   <td class="right">{entry.number}</td>
                   <td class="nowrap">{date(entry.at_us / 1e6)}</td>
                   <td>{entry.kind}</td>
-                  <td>{shown(entry.who)}</td>
+                  <td class="whom">{oneLine(entry.who, 60)}</td>
                   <td>{entry.run && <a href={`/runs/${entry.run}${entry.seq ? `#e${entry.seq}` : ""}`}>{entry.run}</a>}</td>
                   <td title={shown(entry.detail).slice(0, 2_000)}>
                     <code>{oneLine(entry.detail, 160)}</code>

@@ -55,7 +55,7 @@ export function Machine() {
       {me.value?.role === "admin" && <Doctor />}
       <section>
         <h2>Kept warm</h2>
-        {pool.data?.length === 0 && <p class="dim">No sandboxes are kept warm: the setting `pool` names some.</p>}
+        {pool.data?.length === 0 && <p class="dim">No sandboxes are kept warm: the setting <code>pool</code> names some.</p>}
         {pool.data?.map((one) => (
           <Bar key={`${one.template} ${one.tier}`} label={`${one.template}, ${one.tier}`} spent={one.ready} limit={one.size} />
         ))}

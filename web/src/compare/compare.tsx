@@ -52,7 +52,7 @@ function Found({ a, b }: { a: string; b: string }) {
   return (
     <>
       <div class="scroll" tabIndex={0} role="region" aria-label="The two sides">
-        <table class="table">
+        <table class="table pair">
           <thead>
             <tr>
               <th scope="col"><span class="hidden">What</span></th>

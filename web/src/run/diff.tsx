@@ -6,6 +6,7 @@ import { getText, path } from "../api/client";
 import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
 import { Failed } from "../parts/notes";
+import { narrow } from "../router";
 import { count, plural, shown } from "../text/format";
 import { differing, pairs, parse, type PatchFile, type PatchLine } from "./patch";
 
@@ -21,10 +22,11 @@ export function Diff({ run, at, version, comment }: Props) {
     at === 0 ? Promise.resolve("") : getText(path`/v1/runs/${run}/diff` + (at === null ? "" : `?at=${at}`)),
   );
   const files = useMemo(() => (data === null ? [] : parse(data)), [data]);
-  const [split, setSplit] = useState(() => localStorage.getItem("diff") === "split");
+  const [wanted, setSplit] = useState(() => localStorage.getItem("diff") === "split");
+  const split = wanted && !narrow.value;
   const comments = useSignal<Comment[]>([]);
   const [failure, setFailure] = useState<unknown>(null);
-  useEffect(() => localStorage.setItem("diff", split ? "split" : "one"), [split]);
+  useEffect(() => localStorage.setItem("diff", wanted ? "split" : "one"), [wanted]);
   if (error && data === null) return <Failed error={error} again={again} />;
   if (data === null) return <p class="dim pad">Fetching the diff…</p>;
   if (!files.length) return <p class="dim pad">Nothing has changed so far.</p>;
@@ -36,10 +38,12 @@ export function Diff({ run, at, version, comment }: Props) {
         <span>
           {plural(files.length, "file")} <span class="good">+{count(added)}</span> <span class="bad">−{count(removed)}</span>
         </span>
-        <span class="choice" role="group" aria-label="Layout of the diff">
-          <button aria-pressed={!split} onClick={() => setSplit(false)}>One column</button>
-          <button aria-pressed={split} onClick={() => setSplit(true)}>Side by side</button>
-        </span>
+        {!narrow.value && (
+          <span class="choice" role="group" aria-label="Layout of the diff">
+            <button aria-pressed={!split} onClick={() => setSplit(false)}>One column</button>
+            <button aria-pressed={split} onClick={() => setSplit(true)}>Side by side</button>
+          </span>
+        )}
       </div>
       {failure !== null && <Failed error={failure} />}
       {comment && comments.value.length > 0 && (

@@ -65,7 +65,9 @@ function verdict(fold: Fold): string {
   }
   if (comparison.green && comparison.ran) return "Nothing new is red; no test shows the requested change.";
   if (!comparison.ran) return "No check could run.";
-  return `${count(comparison.new.length + comparison.asked.length + comparison.missing.length + comparison.skipped.length + comparison.weakened.length)} still to fix.`;
+  const { asked, missing, skipped, still, unrelated, weakened } = comparison;
+  const left = new Set([...comparison.new, ...asked, ...missing, ...skipped, ...weakened, ...still.filter((name) => !unrelated.includes(name))]);
+  return `${count(left.size)} still to fix.`;
 }
 
 type NamesProps = { title: string; icon: IconName; tone: string; names: string[]; tests: Map<string, TestResult>; was?: boolean };

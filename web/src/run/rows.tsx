@@ -14,9 +14,9 @@ export type Shown = {
   open: ReadonlySet<string>;
   toggle: (key: string) => void;
   live: ReadonlyMap<string, string>;
-  answer: ((ask: string, answer: "allow" | "deny") => void) | null;
   hold: ((question: string) => void) | null;
   several: boolean;
+  past: boolean;
 };
 
 export function RowView({ row, show }: { row: Row; show: Shown }) {
@@ -32,8 +32,9 @@ export function RowView({ row, show }: { row: Row; show: Shown }) {
     case "checks":
       return <ChecksRow row={row} show={show} />;
     case "ask":
-      return <AskRow row={row} answer={show.answer} />;
+      return row.answer || show.past ? <AskRow row={row} answer={null} /> : <Waits row={row} what={row.ask.action} />;
     case "question":
+      if (!row.by && !row.over && !show.past) return <Waits row={row} what={row.asked.text} />;
       return <QuestionRow row={row} hold={show.hold} />;
     case "end":
       return <EndRow row={row} />;
@@ -253,7 +254,23 @@ function ChecksRow({ row, show }: { row: Checks; show: Shown }) {
   );
 }
 
-export function AskRow({ row, answer }: { row: Ask; answer: Shown["answer"] }) {
+/** What waits for a person stands above the timeline; here is its place. */
+function Waits({ row, what }: { row: Ask | Question; what: string }) {
+  return (
+    <div class="row ask open">
+      <div class="row-line">
+        <span class="fold">
+          <Icon name="question" class="alone" />
+          <strong>asks you</strong>
+          <span class="row-text">{oneLine(what, 300)}</span>
+        </span>
+        <Seq row={row} />
+      </div>
+    </div>
+  );
+}
+
+export function AskRow({ row, answer }: { row: Ask; answer: ((ask: string, answer: "allow" | "deny") => void) | null }) {
   const { ask } = row;
   const left = ask.deadline - now.value;
   return (

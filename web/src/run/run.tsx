@@ -1,6 +1,5 @@
 // The page of one run: what was asked, where it stands, what it needs; its timeline beside the evidence and the diff.
 
-import { signal } from "@preact/signals";
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import { get, me, path, steer } from "../api/client";
@@ -13,7 +12,7 @@ import { later } from "../parts/later";
 import { useLoad } from "../parts/load";
 import { Empty, Failed } from "../parts/notes";
 import { Badge, standing } from "../parts/outcome";
-import { query, settle } from "../router";
+import { narrow, query, settle } from "../router";
 import { age, clock, dollars, duration, modelName, now, oneLine, plural, repoName, shown } from "../text/format";
 import { Composer } from "./composer";
 import { asPrompt, Diff } from "./diff";
@@ -38,10 +37,6 @@ const PANES = [
   ["sandbox", "Sandbox", "g t"],
   ["receipt", "Cost", "g c"],
 ] as const;
-/** A phone shows one part at a time. */
-const screen = matchMedia("(max-width: 760px)");
-const narrow = signal(screen.matches);
-screen.addEventListener("change", () => (narrow.value = screen.matches));
 type Pane = (typeof PANES)[number][0];
 
 export function RunPage({ run }: { run: string }) {
@@ -117,7 +112,7 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
               close={() => setHeld("")}
             />
           ))}
-        <Timeline key={at ? "past" : "now"} log={log} fold={fold} version={at ? at : version} past={at !== null} answer={may ? answer : null} hold={may ? setHeld : null} />
+        <Timeline key={at ? "past" : "now"} log={log} fold={fold} version={at ? at : version} past={at !== null} hold={may ? setHeld : null} />
         {failure !== null && <Failed error={failure} />}
         <Slider
           events={log.events}

@@ -10,9 +10,9 @@ import type { Fold, Row } from "./fold";
 import type { RunLog } from "./log";
 import { RowView, estimate, type Shown } from "./rows";
 
-type Props = { log: RunLog; fold: Fold; version: number; past: boolean; answer: Shown["answer"]; hold: Shown["hold"] };
+type Props = { log: RunLog; fold: Fold; version: number; past: boolean; hold: Shown["hold"] };
 
-export function Timeline({ log, fold, version, past, answer, hold }: Props) {
+export function Timeline({ log, fold, version, past, hold }: Props) {
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
   const [atEnd, setAtEnd] = useState(!hash.value.startsWith("e"));
   const [target, setTarget] = useState<{ index: number | "end"; turn: number }>({ index: "end", turn: 0 });
@@ -33,7 +33,7 @@ export function Timeline({ log, fold, version, past, answer, hold }: Props) {
     if (index >= 0) setAtEnd(false);
   }, [asked, rows.length > 0, log.whole.value]);
 
-  if (atEnd) seen.current = rows.length;
+  if (atEnd || !seen.current) seen.current = fold.last;
   const toggle = (key: string) =>
     setOpen((before) => {
       const next = new Set(before);
@@ -59,9 +59,9 @@ export function Timeline({ log, fold, version, past, answer, hold }: Props) {
     { keys: "G", does: "to the end", run: toEnd },
   ]);
 
-  const show: Shown = { open, toggle, live: past ? new Map() : log.output.value, answer: past ? null : answer, hold: past ? null : hold, several: fold.saves.some((save) => save.attempt > 0) };
+  const show: Shown = { open, toggle, live: past ? new Map() : log.output.value, hold: past ? null : hold, several: fold.saves.some((save) => save.attempt > 0), past };
   const thinking = past ? "" : log.thinking.value;
-  const fresh = rows.length - seen.current;
+  const fresh = atEnd ? 0 : rows.length - 1 - rows.findLastIndex((row) => row.seq <= seen.current);
   return (
     <div class="timeline">
       <Virtual<Row>
