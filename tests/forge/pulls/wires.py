@@ -53,6 +53,8 @@ class Pull:
     body: str
     draft: bool = False
     state: str = "open"
+    stale: str = ""
+    """The commit of its branch that conflicts with its base."""
     who: str = ""
     """Whose token opened it."""
     labels: list[Any] = field(default_factory=list[Any])
@@ -216,6 +218,7 @@ def _github_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "merged_at": "2026-01-01T00:00:00Z" if pull.state == "merged" else None,
         "draft": pull.draft,
         "title": pull.title,
+        "mergeable_state": "dirty" if pull.stale == forge.commit(pull.branch) else "clean",
         "node_id": f"PR_{pull.number}",
         "head": {"ref": pull.branch, "sha": forge.commit(pull.branch)},
         "base": {"ref": pull.onto, "sha": forge.commit(pull.onto)},

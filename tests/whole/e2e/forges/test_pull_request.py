@@ -199,6 +199,33 @@ def test_a_failure_of_ci_is_fixed_proven_and_pushed_by_the_same_run(cloister: An
         cloister("serve", "--stop")
 
 
+def test_a_pull_request_that_conflicts_with_its_moved_base_is_replayed_proven_and_pushed(
+    cloister: Any, forge: Forge
+) -> None:
+    config = cloister.data_dir / "config.toml"
+    config.write_text(f"follow_seconds = 1\n{config.read_text()}")
+    resolve = "printf 'def add(a, b):\\\\n    return (a + b)\\\\n' > calc.py"
+    model = _model(cloister, 'expect = "Both sides changed these files"\n' + bash(resolve), finish("Both."))
+    cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
+    bare, work = forge.root / "team/shop.git", cloister.cwd / "work"
+    branch = forge.pulls[0].branch
+    cloister.git(cloister.cwd, "clone", "-q", str(bare), str(work))
+    (work / "calc.py").write_text("def add(a, b):\n    return (a - b)\n")
+    cloister.git(work, "commit", "-qam", "upstream")
+    cloister.git(work, "push", "-q", "origin", "main")
+    forge.pulls[0].stale = forge.commit(branch)
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: cloister.kinds().count("RunFinished") == 2)
+        assert [body["outcome"] for body in bodies(cloister, "RunFinished")] == ["proven", "proven"]
+        assert cloister.git(bare, "rev-parse", f"{branch}^") == cloister.git(work, "rev-parse", "HEAD")
+        assert "return (a + b)" in cloister.git(bare, "show", f"{branch}:calc.py")
+        assert (len(forge.pulls), forge.pulls[0].draft) == (1, False)
+        assert f"commit `{forge.commit(branch)[:12]}`" in forge.pulls[0].body
+    finally:
+        cloister("serve", "--stop")
+
+
 def test_a_label_leads_to_a_pull_request_whose_address_is_posted_at_the_issue(
     cloister: Any, forge: Forge
 ) -> None:

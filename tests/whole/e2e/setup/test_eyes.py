@@ -34,10 +34,13 @@ def test_the_pictures_of_a_page_before_and_after_are_saved(cloister: Any) -> Non
     run = ("run", "Make it blue", "--repo", str(repo), "--template", "browser", "--check", "true")
     model = cloister.script(SCRIPT)
     done = cloister(*run, "--accept", "unbroken", "--model", model, seconds=900)
-    assert "page-html-400x300.png: cloister diff r-" in done.stdout, done.stdout
+    both = (
+        "page-html-400x300.png, page-html-1280x800.png: cloister diff r-"  # of the tool, and of the settings
+    )
+    assert both in done.stdout, done.stdout
     assert [event for event in cloister.kinds() if event == "ConnectionDecided"] == []
     cloister("diff", "last", "--pictures", str(cloister.cwd / "pictures"))
-    for size in ("400x300", "1280x800"):  # of the tool, and of the settings
+    for size in ("400x300", "1280x800"):
         before, after = (
             (cloister.cwd / "pictures" / f"{when}-page-html-{size}.png").read_bytes()
             for when in ("before", "after")
