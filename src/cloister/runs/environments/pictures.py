@@ -45,6 +45,7 @@ if [ -n "$SERVE" ]; then
   while [ $SECONDS -lt "$PATIENCE" ] && kill -0 "$server" 2>/dev/null && ! answers; do sleep 0.1; done
   answers || { echo "its server does not answer: $(tail -n 1 "$d/server")" >&2; exit 1; }
 fi
+command -v chromium >/dev/null || { echo 'the environment has no browser: set `template = "browser"`' >&2; exit 1; }
 export HOME=$d no_proxy="$no_proxy,$OWN" NO_PROXY="$no_proxy,$OWN"
 timeout 50 chromium --user-data-dir="$d/profile" --screenshot="$out" "$@"
 """

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from tests.whole.e2e.setup.test_environments import registry
+from tests.whole.e2e.test_continue import CHECK, FIX, bash, finish, repository, script
 
 PAGE = "<!DOCTYPE html><title>shop</title><body style='background: red'>Total: 12</body>\n"
 LOOK = 'calls = [{ tool = "look", page = "page.html", width = 400, height = 300 }]\n'
@@ -20,6 +21,22 @@ calls = [{{ tool = "edit", path = "page.html", old = "red", new = "blue" }}]
 expect = "Attached picture"
 calls = [{{ tool = "finish", summary = "The page is blue" }}]
 """
+
+
+def test_pages_that_cannot_be_pictured_are_named_and_the_change_arrives(cloister: Any) -> None:
+    repo = repository(cloister)
+    (repo / ".cloister").mkdir()
+    (repo / ".cloister/config.toml").write_text('pages = ["page.html"]\n')
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a page")
+    model = cloister.script(script(bash(FIX), finish("Add adds.")))
+    done = cloister("run", "Fix add", "--repo", str(repo), "--model", model, *CHECK)
+    assert "✓ proven" in done.stdout
+    assert "took no picture of page.html: the environment has no browser" in done.stdout, done.stdout
+    (taken,) = [event["body"] for event in cloister.events() if event["body"]["type"] == "PagesPictured"]
+    assert (taken["before"], taken["after"], len(taken["problems"])) == ([], [], 2)
+    assert cloister.git(repo, "branch", "--list", "cloister/*")
+    assert "has looked at no page" in cloister("diff", "last", "--pictures", "x", code=2).stderr
 
 
 @pytest.mark.long(only=True)
