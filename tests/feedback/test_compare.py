@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.feedback.captures import captured
 
-from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus
+from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestStatus, Weakening, statement
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.api import CheckOutput
 from cloister.feedback.compare import compare as compare_fully
@@ -295,6 +295,30 @@ def test_a_fixed_test_shows_the_change() -> None:
     found = compare_fully([check(1, a="failed", b="passed")], [check(0, a="passed", b="passed")])
 
     assert (found.shown, found.ran, found.verdict) == (("a",), 1, "proven")
+
+
+EDITED, LIE = Weakening("test_a.py", "base"), Weakening("shop.py", "deceived")
+
+
+@pytest.mark.parametrize(
+    ("now", "weakened", "said"),
+    [
+        (check(0, a="passed"), EDITED, "only changed or lost tests refuse it"),
+        (check(0, b="passed"), None, "only changed or lost tests refuse it"),
+        (check(0, a="passed"), LIE, "1 still to fix"),
+        (check(1, a="failed"), EDITED, "2 still to fix"),
+    ],
+)
+def test_a_red_end_that_only_changed_tests_explain_says_how_to_permit_them(
+    now: Diagnosis, weakened: Weakening | None, said: str
+) -> None:
+    old = check(1, name="other", c="failed")
+    now = msgspec.structs.replace(now, weakened=(weakened,) if weakened else ())
+    found = compare_fully([check(0, a="passed"), old], [now, old], Goals(names=("d",)))
+
+    assert found.verdict == "red"
+    assert statement(found).startswith(said)
+    assert ("--allow-test-changes" in statement(found)) is said.startswith("only")
 
 
 def test_nothing_red_at_the_start_is_unbroken() -> None:

@@ -154,6 +154,10 @@ class Comparison(msgspec.Struct, frozen=True):
         return len(self.new) + len(self.asked) + lost
 
 
+AS_ON_THE_BASE = "it fails with the tests of the base"
+"""How a test was weakened that passes only as the change has it."""
+
+
 def statement(found: Comparison) -> str:
     """What the checks show about the requested change and what they do not, in one line."""
     match found.verdict:
@@ -168,6 +172,15 @@ def statement(found: Comparison) -> str:
             return one_line(f"no check could run{why}", 300)
         case "red":
             said = f"{found.open:,} still to fix" if found.open else "not green"
+            if (
+                found.open
+                and not (found.new or found.asked)
+                and all(AS_ON_THE_BASE in one for one in found.weakened)
+            ):
+                said = (
+                    "only changed or lost tests refuse it; if that is meant, run it with --ask-test-changes, or name "
+                    "their files with --allow-test-changes"
+                )
     parts = ((found.unrelated, "old and unrelated"), (found.not_run, "not run"))
     rest = "".join(f"; {word}: {_few(names)}" for names, word in parts if names)
     return one_line(said + rest, 400)

@@ -9,6 +9,7 @@ from tests.runs.arena import ADD, FINISH, Arena, Interrupted, bash, of, script
 
 from cloister.agent.approvals import DETAIL_CHARS
 from cloister.agent.evidence.permission import Permission, permitted
+from cloister.agent.evidence.run_checks import run_checks
 from cloister.core.diagnosis import Comparison, Diagnosis
 from cloister.core.diagnosis import TestResult as Result
 from cloister.core.events import (
@@ -16,18 +17,38 @@ from cloister.core.events import (
     AskAnswered,
     AskRaised,
     AttemptEnded,
+    BaselineTaken,
+    ChecksChosen,
     FinishRefused,
     ProofTaken,
     ToolReturned,
 )
 from cloister.core.requests import AttemptWish, Budget
 from cloister.feedback.shown import permit
+from cloister.forge import workspace
 
 pytestmark = pytest.mark.anyio
 
 WRONG = f"{ADD}; sed -i 's/calc.sub(3, 2), 1/calc.sub(3, 2), 5/' test_calc.py"
 """Repairs one bug, and has the test of the other expect what comes out."""
 GONE = f"{ADD}; sed -i '/def test_sub/,$d' test_calc.py"
+EACH = """
+import unittest
+import calc
+
+
+class Calc(unittest.TestCase):
+    if hasattr(calc, 'add'):
+        def test_add(self):
+            self.assertEqual(calc.add(1, 2), 3)
+    if hasattr(calc, 'sub'):
+        def test_sub(self):
+            self.assertEqual(calc.sub(3, 2), 1)
+"""
+"""Tests only what the product has."""
+NAMING = "python3 -m unittest -v"
+"""Names the tests that pass, too."""
+ONLY = "printf 'def {}(a, b):\\n    return a {} b\\n' > calc.py; printf '%s' \"{}\" > test_calc.py"
 OTHER = "sed -i 's/calc.sub(3, 2), 5/calc.sub(4, 2), 6/' test_calc.py"
 GIVE_UP = ('say = "I stop."',) * 3
 
@@ -115,6 +136,40 @@ async def test_deleted_test_needs_a_yes_too(arena: Arena) -> None:
 
     assert ended.outcome == "unbroken", "unittest -q does not say which tests passed"
     assert "test_calc.Calc::test_sub" in person.asked[0].detail.partition("diff ")[0]
+
+
+async def on_base(arena: Arena, check: str) -> tuple[Diagnosis, ...]:
+    spec = arena.services().sandbox_spec(arena.request(""), "default")
+    async with arena.host.open(spec) as sandbox:
+        await workspace.put(sandbox, arena.bare, arena.base)
+        return await run_checks(sandbox, (check,), "baseline", lambda check, stream, data: None)
+
+
+async def test_yes_gives_up_no_test_that_its_question_did_not_name(arena: Arena) -> None:
+    """Two attempts have the same tests, and each has a product that loses another one of them."""
+    lost: list[tuple[str, ...]] = []
+    adds, subs = (
+        script(bash(ONLY.format(*one, EACH)), FINISH, *GIVE_UP) for one in (("add", "+"), ("sub", "-"))
+    )
+    journal = Interrupted()
+    wishes = tuple(AttemptWish(model=arena.model(text)) for text in (adds, subs))
+    request = arena.request(adds, ask_test_changes=True, attempts=wishes, budget=Budget(steps=24))
+    started = arena.journal(request).bodies[:3]
+    journal.add(*started, ChecksChosen((NAMING,), found=False), BaselineTaken(await on_base(arena, NAMING)))
+
+    def answer(body: AnyBody) -> None:
+        if isinstance(body, AskRaised):
+            lost.append(body.lost)
+            named = "test_calc.Calc::test_sub" in body.lost
+            journal.add(AskAnswered(body.ask, "allow" if named else "deny", "ada"))
+
+    journal.then = answer
+
+    await arena.run(journal)
+
+    assert sorted(lost) == [("test_calc.Calc::test_add",), ("test_calc.Calc::test_sub",)]
+    ended = {body.attempt: body.outcome for body in of(journal, AttemptEnded)}
+    assert ended == {0: "proven", 1: "red"}
 
 
 async def test_no_person_is_asked_if_none_is_there_or_something_else_is_red(arena: Arena) -> None:

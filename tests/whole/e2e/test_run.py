@@ -86,6 +86,25 @@ def test_a_named_check_decides(cloister: Any) -> None:
     assert "2 steps" in done.stdout
 
 
+def test_exit_code_tells_unbroken_and_unproven_from_proven(cloister: Any) -> None:
+    bare = cloister.cwd / "bare"
+    bare.mkdir()
+    (bare / "README").write_text("No checks.\n")
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(bare, *args)
+    script = cloister.script('[[reply]]\ncalls = [{ tool = "finish", summary = "Nothing to do." }]')
+    unbroken = ("run", "p", "--repo", str(cloister.ledger()), "--model", script, "--check", "true")
+    unproven = ("run", "p", "--repo", str(bare), "--model", script)
+
+    said = cloister(*unbroken, code=10).stdout
+    assert "· unbroken" in said and "no test shows the requested change" in said
+    said = cloister(*unproven, code=11).stdout
+    assert "· unproven" in said and "no checks: the change cannot be proven" in said
+    cloister(*unproven, "--accept", "unbroken", code=11)
+    cloister(*unproven, "--accept", "unproven", code=0)
+    cloister(*unbroken, "--accept", "unproven", code=0)
+
+
 def test_a_check_that_deletes_tests_is_not_green(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script(

@@ -230,5 +230,58 @@ def test_a_person_in_the_sandbox_is_named_in_the_log_and_cannot_fool_the_proof(c
     assert sum(entry["kind"] == "SandboxUsed" for entry in entries) == len(used)
 
 
-def bodies(cloister: Any) -> list[dict[str, Any]]:
-    return [event["body"] for event in cloister.events()]
+def bodies(cloister: Any, run: str = "last") -> list[dict[str, Any]]:
+    return [event["body"] for event in cloister.events(run)]
+
+
+TILL = "from till import total\n\n\ndef test_total():\n    assert total([1, 2]) == 4\n"
+
+
+def test_person_permits_changes_of_tests_over_http(cloister: Any) -> None:
+    repository = cloister.cwd / "till"
+    repository.mkdir()
+    (repository / "till.py").write_text("def total(prices):\n    return sum(prices)\n")
+    (repository / "test_till.py").write_text(TILL)
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(repository, *args)
+    script = cloister.script(
+        """
+[[reply]]
+calls = [
+    { tool = "edit", path = "test_till.py", old = "== 4", new = "== 3" },
+    { tool = "finish", summary = "The test is out of date." },
+]
+[[reply]]
+name = "claim"
+calls = [{ tool = "finish", summary = "It is." }]
+goto = "claim"
+"""
+    )
+    cloister("serve", "--background", "--port", "0")
+    wish = {"prompt": "Update the test.", "repo": str(repository), "model": script, "ask_test_changes": True}
+
+    ended = {}
+    for answer in ("deny", "allow"):
+        run = posted(cloister, "/v1/runs", {**wish, "key": answer, "budget": {"steps": 4}})["id"]
+        cloister.until(lambda run=run: "AskRaised" in cloister.kinds(run))
+        asked = next(body for body in bodies(cloister, run) if body["type"] == "AskRaised")
+        assert "-    assert total([1, 2]) == 4\n+    assert total([1, 2]) == 3" in asked["detail"]
+        posted(cloister, f"/v1/runs/{run}/answer", {"ask": asked["ask"], "answer": answer})
+        cloister("watch", run, code=None)
+        ended[answer] = bodies(cloister, run)[-1]["outcome"]
+        [answered] = [body for body in bodies(cloister, run) if body["type"] == "AskAnswered"]
+        assert (answered["answer"], answered["ask"]) == (answer, asked["ask"])
+
+    assert ended["allow"] == "proven"
+    assert ended["deny"] != "proven"
+    [end] = [body for body in bodies(cloister, run) if body["type"] == "AttemptEnded"]
+    assert "changed with permission: test_till.py" in end["comparison"]["notes"]
+
+
+def posted(cloister: Any, path: str, body: dict[str, Any]) -> Any:
+    server = json.loads((cloister.data_dir / "server.json").read_text())
+    token = (cloister.data_dir / "token").read_text().strip()
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    address = f"http://127.0.0.1:{server['port']}{path}"
+    with urllib.request.urlopen(urllib.request.Request(address, json.dumps(body).encode(), headers)) as said:
+        return json.load(said)

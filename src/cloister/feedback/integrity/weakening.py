@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
+from cloister.core.diagnosis import AS_ON_THE_BASE, Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
@@ -64,7 +64,7 @@ def matters_when_new(path: str) -> bool:
 
 _HOW = {
     "configuration": "fewer tests run",
-    "base": "it fails with the tests of the base",
+    "base": AS_ON_THE_BASE,
     "deceived": "test results can no longer be trusted",
     "silenced": "the complaint was silenced, not fixed",
 }
