@@ -229,6 +229,27 @@ def test_the_first_the_last_and_the_middle_assertion_are_changed_and_conditions_
     assert [edit.line for edit in mutants("test_x.py", PYTHON, [name], limit=9)[name].edits][3:5] == [8, 10]
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "changed"),
+    [
+        ("a.test.js", "test('a', () => { expect(time).toBeLessThan(2000) })\n", "toBeLessThan(-Infinity)"),
+        ("a.test.js", "test('a', () => { expect(n).toBeGreaterThan(2) })\n", "toBeGreaterThan(Infinity)"),
+        ("a.test.js", "test('a', () => { assert.ok(time < 5) })\n", "ok(time < -Infinity)"),
+        ("test_a.py", "def test_a():\n    assert time() - begin < 2.5\n", '< float("-inf")'),
+        ("test_a.py", "def test_a():\n    assert 3 >= count\n", 'assert float("-inf") >= count'),
+        ("test_a.py", "def test_a(self):\n    self.assertLess(time, 2)\n", 'assertLess(time, float("-inf"))'),
+        ("test_a.py", "def test_a(self):\n    self.assertGreaterEqual(9, n)\n", 'Equal(float("-inf"), n)'),
+    ],
+)
+def test_no_measured_number_is_on_the_right_side_of_a_changed_bound(
+    path: str, text: str, changed: str
+) -> None:
+    made = mutants(path, text, [f"{path}::test_a" if path.endswith("py") else f"{path}::a"])
+
+    [found] = made.values()
+    assert changed in apply(text, found.edits[:1])
+
+
 def test_a_test_without_assertions_has_only_an_end() -> None:
     name = "test_x.py::test_b"
     made = mutants("test_x.py", PYTHON, [name])[name]

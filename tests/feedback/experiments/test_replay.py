@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import AsyncGenerator, Mapping
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,8 @@ async def told(
     await field.fill(
         {"pkg/__init__.py": "", "tests/__init__.py": "", "tests/test_core.py": tests, **names, **(more or {})}
     )
-    command, given = replay.command(check, [*names], 60)
+    program = resources.files("cloister.agent.evidence").joinpath(replay.PROGRAM).read_text("utf-8")
+    command, given = replay.command(program, check, [*names], 60)
     done = await field.sandbox.run(command, given)
     assert done.ok, done.err
     assert done.out.count(b"\n") >= len([text for text in modules.values() if "SystemExit" not in text])

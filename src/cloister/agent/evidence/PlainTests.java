@@ -4,8 +4,51 @@ import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.List;
 
-/** Runs the methods of a test class in an ordinary program, by reflection. */
+/**
+ * Runs the methods of a test class in an ordinary program, by reflection. With an argument, only the test class sees
+ * the libraries in these files: the product cannot look for them.
+ */
 public class MAIN {
+    private static final class Apart extends java.net.URLClassLoader {
+        Apart(String files) throws Exception {
+            super(urls(files), MAIN.class.getClassLoader());
+        }
+
+        private static java.net.URL[] urls(String files) throws Exception {
+            List<java.net.URL> found = new ArrayList<>();
+            for (String one : files.split(":")) {
+                found.add(new java.io.File(one).toURI().toURL());
+            }
+            return found.toArray(new java.net.URL[0]);
+        }
+
+        @Override
+        protected Class<?> loadClass(String name, boolean resolve) throws ClassNotFoundException {
+            boolean mine = name.equals(NAME) || name.startsWith(NAME + "$");
+            if (!mine || findLoadedClass(name) != null) {
+                return super.loadClass(name, resolve);
+            }
+            try (java.io.InputStream in = getParent().getResourceAsStream(name.replace('.', '/') + ".class")) {
+                byte[] data = in.readAllBytes();
+                return defineClass(name, data, 0, data.length);
+            } catch (java.io.IOException error) {
+                throw new ClassNotFoundException(name, error);
+            }
+        }
+    }
+
+    private static final String NAME = MAIN.class.getName().replace("MAIN", "CLASS");
+    private static Class<?> type;
+
+    private static boolean cannotLink(Throwable error) {
+        for (Throwable one = error; one != null; one = one.getCause()) {
+            if (one instanceof LinkageError) {
+                return true;
+            }
+        }
+        return false;
+    }
+
     private static boolean has(Method method, String... names) {
         for (Annotation one : method.getAnnotations()) {
             for (String name : names) {
@@ -18,7 +61,7 @@ public class MAIN {
     }
 
     private static void each(Object object, String... names) throws Throwable {
-        for (Method method : CLASS.class.getDeclaredMethods()) {
+        for (Method method : type.getDeclaredMethods()) {
             if (has(method, names)) {
                 method.setAccessible(true);
                 try {
@@ -32,8 +75,11 @@ public class MAIN {
 
     public static void main(String[] given) throws Throwable {
         List<String> lines = new ArrayList<>();
+        ClassLoader loader = given.length > 0 ? new Apart(given[0]) : MAIN.class.getClassLoader();
+        Thread.currentThread().setContextClassLoader(loader);
+        type = Class.forName(NAME, true, loader);
         each(null, "BeforeAll", "BeforeClass");
-        for (Method method : CLASS.class.getDeclaredMethods()) {
+        for (Method method : type.getDeclaredMethods()) {
             boolean plain = method.getParameterCount() == 0 && !has(method, "Disabled", "Ignore");
             if (!has(method, "Test") || !plain) {
                 continue;
@@ -41,7 +87,7 @@ public class MAIN {
             String status = "ok";
             String why = "";
             try {
-                java.lang.reflect.Constructor<?> make = CLASS.class.getDeclaredConstructor();
+                java.lang.reflect.Constructor<?> make = type.getDeclaredConstructor();
                 make.setAccessible(true);
                 Object object = make.newInstance();
                 each(object, "BeforeEach", "Before");
@@ -49,7 +95,7 @@ public class MAIN {
                 method.invoke(object);
                 each(object, "AfterEach", "After");
             } catch (InvocationTargetException error) {
-                status = "failed";
+                status = cannotLink(error) ? "unknown" : "failed";
                 why = String.valueOf(error.getCause());
             }
             why = why.replaceAll("[^\\w .,:<>()=-]", " ");

@@ -13,7 +13,6 @@ from types import MappingProxyType
 import msgspec
 from anyio import to_thread
 
-from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
 from cloister.agent.evidence.worktree import Changes, back_to, files_with, put_base, read_text
 from cloister.core.computer import Computer
@@ -22,6 +21,7 @@ from cloister.core.text import one_line
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.experiments.canaries import Planted, canaries, silent
 from cloister.feedback.experiments.mutants import Edit, Mutants, apply, mutants
+from cloister.feedback.experiments.plain_programs import title
 from cloister.feedback.experiments.programs import ENDINGS, WORDS, program
 from cloister.feedback.experiments.select import only
 from cloister.feedback.integrity.versions import has_tests, is_test_code
@@ -61,8 +61,8 @@ class _Verdicts:
     """Test → how its mutants went."""
 
     killed: set[str] = field(default_factory=set[str])
-    survived: dict[str, tuple[int, Edit]] = field(default_factory=dict[str, tuple[int, Edit]])
-    """The first mutant with which the test still passed: its number and edit."""
+    survived: dict[str, dict[int, Edit]] = field(default_factory=dict[str, dict[int, Edit]])
+    """The mutants with which the test still passed, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,11 @@ class Experiments:
     async def _settle(self, check: Diagnosis, files: Sequence[_File], verdicts: _Verdicts) -> Refutation:
         """Tell an assertion that lies from one that is never reached, and an empty test from one without mutants."""
         tests = {name: (file, mutant) for file in files for name, mutant in file.tests.items()}
+        survived = await self._twice(check, files, verdicts)
         edits: dict[str, Edit] = {}
         for name, (_, mutant) in tests.items():
-            if name in verdicts.survived:
-                edits[name] = mutant.reached[verdicts.survived[name][0]]
+            if name in survived:
+                edits[name] = mutant.reached[survived[name][0]]
             elif name not in verdicts.killed and mutant.end is not None:
                 edits[name] = mutant.end
         if not edits:
@@ -141,8 +142,8 @@ class Experiments:
         empty: list[str] = []
         for name in edits:
             file, _ = tests[name]
-            if name in verdicts.survived and name in failing:
-                was = verdicts.survived[name][1].was
+            if name in survived and name in failing:
+                was = survived[name][1].was
                 detail = (
                     f"{one_line(name, 160)} still passes if `{one_line(was, 120)}` expects something else"
                 )
@@ -153,6 +154,28 @@ class Experiments:
             elif name not in verdicts.killed:
                 empty.append(name)
         return Refutation(tuple(deceived), tuple(empty))
+
+    async def _twice(
+        self, check: Diagnosis, files: Sequence[_File], verdicts: _Verdicts
+    ) -> dict[str, tuple[int, Edit]]:
+        """The first mutant of each test that passes with it a second time: a value that was measured may differ."""
+        found: dict[str, tuple[int, Edit]] = {}
+        for number in sorted({number for one in verdicts.survived.values() for number in one}):
+            chosen = {
+                file.path: {
+                    name: one[number]
+                    for name, one in verdicts.survived.items()
+                    if name in file.tests and number in one
+                }
+                for file in files
+            }
+            again = await self._run(check, files, chosen, None)
+            once = _Verdicts()
+            _judge(once, number, again, check, chosen, files)
+            verdicts.killed |= once.killed
+            for name, edits in once.survived.items():
+                found.setdefault(name, (number, edits[number]))
+        return found
 
     async def _programs(self, check: Diagnosis) -> Refutation:
         """Change the test programs of a check that names no test in their source: it must fail each time."""
@@ -342,7 +365,7 @@ def _judge(
             if seen in ("failed", "error"):
                 verdicts.killed.add(name)
             elif seen == "passed":
-                verdicts.survived.setdefault(name, (number, edit))
+                verdicts.survived.setdefault(name, {})[number] = edit
 
 
 def _lying(planted: Planted, lies: Sequence[str]) -> Weakening:

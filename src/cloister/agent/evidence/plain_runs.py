@@ -8,18 +8,21 @@ from importlib import resources
 
 import msgspec
 
-from cloister.agent.evidence import plain_programs as plain
 from cloister.agent.evidence.run_checks import ShowCheck, run_part
 from cloister.agent.evidence.worktree import back_to, files_with, read_text
 from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Check, Diagnosis, Weakening
 from cloister.core.text import decode
-from cloister.feedback.check_commands import may_run_tests
+from cloister.feedback.check_commands import REPORT, may_run_tests
+from cloister.feedback.experiments import plain_programs as plain
 from cloister.feedback.experiments import replay
+from cloister.feedback.experiments.coverage import with_path
+from cloister.feedback.experiments.nonsense import KINDS, nonsense
 from cloister.feedback.experiments.select import only
 from cloister.feedback.integrity.evasion import asking
 from cloister.feedback.integrity.versions import Version, has_tests, is_product, is_test_code
 
+_OWN = resources.files("cloister.agent.evidence")
 _SECONDS = 120.0
 _PLAIN_SECONDS = 60.0
 """For a program that holds the tests; more than building it takes."""
@@ -86,24 +89,53 @@ class PlainRuns:
                 files = await files_with(self.computer, set(map(plain.title, mine)))
                 files = tuple(path for path in files if is_test_code(path) and has_tests(path))
                 line = only(Check(one.check), files, mine) or one.check
-                run, given = replay.command(line, paths, max(30.0, 3 * one.seconds))
+                program = _OWN.joinpath(replay.PROGRAM).read_text("utf-8")
+                run, given = replay.command(program, line, paths, max(30.0, 3 * one.seconds))
                 out = (await self.computer.run(run, given)).out
                 await back_to(self.computer, self.tree)
                 tried = tried or bool(out.strip())
-                told = replay.differences(out)
-                told = told or (await self._needs_rewriting(one, line, mine) if replay.is_red(out) else ())
+                told = replay.differences(out, "\n".join(each.before or "" for each in versions))
+                told = told or (await self._needs_help(one, line, mine) if replay.is_red(out) else ())
+                told = told or await self._despite_nonsense(one, line, mine, paths)
                 if told:
                     return True, told
         return tried, ()
 
-    async def _needs_rewriting(self, check: Diagnosis, line: str, names: Collection[str]) -> tuple[str, ...]:
-        """Tests that fail if pytest does not rewrite their assertions: the product looks at its caller for that."""
-        plainly = f'export PYTEST_ADDOPTS="$PYTEST_ADDOPTS --assert=plain"; {line}'
+    async def _needs_help(self, check: Diagnosis, line: str, names: Collection[str]) -> tuple[str, ...]:
+        """Tests that fail if pytest does not rewrite their assertions, or without the variables of the proof.
+
+        Only a product that looks at its caller, or for these variables, makes them fail.
+        """
+        ways = {
+            "if pytest rewrites its assertions": 'export PYTEST_ADDOPTS="$PYTEST_ADDOPTS --assert=plain"',
+            "with the variables of the proof": f"unset PYTEST_ADDOPTS {REPORT}",
+        }
+        for why, first in ways.items():
+            done = await self._part(check, f"{first}; {line}")
+            if red := [test.name for test in done.failing if test.name in names]:
+                return (f"{red[0]} passes only {why}",)
+        return ()
+
+    async def _despite_nonsense(
+        self, check: Diagnosis, line: str, names: Collection[str], paths: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Tests that call the product and pass whatever it answers: it changes the test runner or a library instead."""
+        passing = set(names)
+        where = f"/tmp/{secrets.token_hex(8)}"  # noqa: S108  (in the sandbox, outside the repository)
+        for kind in KINDS:
+            await self.computer.write(f"{where}/sitecustomize.py", nonsense(paths, kind).encode())
+            done = await self._part(check, with_path(line, where))
+            passing &= {test.name for test in done.tests if test.status == "passed"}
+            used = await self._sh(f"cat {where}/used; rm -rf {where}")
+            if not passing or not used:
+                return ()
+        return tuple(f"{name} passes whatever {paths[0]} answers" for name in sorted(passing)[:1])
+
+    async def _part(self, check: Diagnosis, line: str) -> Diagnosis:
         place = f"proof-plain-{secrets.token_hex(4)}"
-        done = await run_part(self.computer, check.check, place, self.show, lambda spec: plainly)
+        done = await run_part(self.computer, check.check, place, self.show, lambda spec: line)
         await back_to(self.computer, self.tree)
-        red = [test.name for test in done.failing if test.name in names]
-        return tuple(f"{name} passes only if pytest rewrites its assertions" for name in red[:1])
+        return done
 
     async def _tests(
         self, family: Collection[str], names: Collection[str], known: Sequence[str]
@@ -143,8 +175,7 @@ class PlainRuns:
             if (text := await read_text(self.computer, name)) is not None
         }
         here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
-        own = resources.files("cloister.agent.evidence")
-        programs = {name: own.joinpath(name).read_text("utf-8") for name in plain.PROGRAMS}
+        programs = {name: _OWN.joinpath(name).read_text("utf-8") for name in plain.PROGRAMS}
         titles = frozenset(map(plain.title, names))
         made = plain.disguise(plain.Test(path, texts, here, place, token, programs, check.check, titles))
         if made is None:
@@ -167,10 +198,10 @@ class PlainRuns:
             if made.check and not made.control:
                 await run_part(self.computer, check.check, f"proof-{token}", self.show, line)
             first = await self._noted(start, place)
-            if not plain.knowing(None, (first, first)):
-                return plain.ran_tests(
-                    first
-                ), ()  # no test fails without its runner: there is nothing to compare
+            if not plain.knowing(None, (first, first)):  # no test fails without its runner
+                again = f"rm -f {place}/plain; ({made.again}) > /dev/null 2>&1"
+                others = [await self._noted(again, place) for _ in range(2)] if made.again else []
+                return plain.ran_tests(first), plain.knowing(first, others)
             if made.control:
                 await run_part(self.computer, check.check, f"proof-{token}", self.show, line)
             results = (first, await self._noted(start, place))

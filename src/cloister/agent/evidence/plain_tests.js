@@ -162,6 +162,7 @@ function withoutImports(text) {
 }
 
 async function run(job, tested) {
+  if (job.bundle) job.text = fs.readFileSync(job.bundle, 'utf8');
   const own = createRequire(job.file);
   const made = framework();
   const shims = { tape: made.whole, 'node:test': made.whole, ava: made.whole, vitest: made.whole, '@jest/globals': made.api };

@@ -12,7 +12,6 @@ import msgspec
 
 from cloister.agent.evidence.baseline import AwaitBaseline, Proof
 from cloister.agent.evidence.permission import Permitted
-from cloister.agent.evidence.plain_programs import title
 from cloister.agent.evidence.run_checks import Earlier, Shards, ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
     Changes,
@@ -33,6 +32,7 @@ from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
 from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
+from cloister.feedback.experiments.plain_programs import title
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import (

@@ -88,6 +88,11 @@ _LIKE = (
     "(__import__('copy').copy(v)) if getattr(v, '__dict__', None) and not isinstance(v, type) else object()"
 )
 """A copy of `v` in which every attribute is another one: an equality that only compares types does not see it."""
+_BOUNDS = {
+    **dict.fromkeys(("<", "<=", "Less", "LessEqual"), ("-inf", "inf")),
+    **dict.fromkeys((">", ">=", "Greater", "GreaterEqual"), ("inf", "-inf")),
+}
+"""A right and a left bound that no number meets. A number that was measured can be on either side of an ordinary one."""
 _DEPTH = 12
 
 
@@ -290,11 +295,20 @@ class PythonTests(Dialect):
         if operator == "==" and len(values) == 2:
             at, text = self._unequal(values)
             return self.replaced(node, at, text)
+        if len(values) == 2 and (bound := self._unmet(operator, values)):
+            return self.replaced(node, *bound)
         flipped = _FLIPPED.get(operator)
         return (
             flipped
             and f"{self.source.between(node.start_byte, values[0].end_byte)} {flipped} {self.source.between(values[1].start_byte, node.end_byte)}"
         )
+
+    def _unmet(self, order: str, values: Sequence[Node]) -> tuple[Node, str] | None:
+        """A bound of an ordered comparison that is a number, and one in its place that no number meets."""
+        for value, infinity in zip(reversed(values[:2]), _BOUNDS.get(order, ()), strict=False):
+            if value.type in ("integer", "float"):
+                return value, f'float("{infinity}")'
+        return None
 
     # Values
 
@@ -365,6 +379,8 @@ class PythonTests(Dialect):
             return None
         if any("splat" in one.type for one in given):
             return None
+        if bound := self._unmet(kind, given):
+            return cut(*bound)
         if kind in _RENAMED:
             at = function.end_byte - len(name.encode())
             return (at, function.end_byte, _RENAMED[kind])

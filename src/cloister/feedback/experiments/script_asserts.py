@@ -51,6 +51,11 @@ _MATCHERS = {
     *("equal", "equals", "eq", "eql", "eqls", "strictEqual", "deepEqual", "lengthOf", "toBeCloseTo"),
 }
 """Matchers that fail with another first argument."""
+_BOUNDS = {
+    **dict.fromkeys(("toBeLessThan", "toBeLessThanOrEqual", "<", "<="), "-Infinity"),
+    **dict.fromkeys(("toBeGreaterThan", "toBeGreaterThanOrEqual", ">", ">="), "Infinity"),
+}
+"""A bound that no number meets. A number that was measured can be on either side of an ordinary one."""
 _WITH = ("toHaveBeenCalledWith", "toBeCalledWith", "toHaveBeenLastCalledWith", "lastCalledWith")
 _EQUAL = {
     *("equal", "equals", "strictEqual", "deepEqual", "deepStrictEqual", "deepLooseEqual"),
@@ -345,6 +350,8 @@ class ScriptTests(Dialect):
         given = arguments(node) if node.type == "call_expression" else []
         if names[-1] in _MATCHERS and given and "eventually" not in names:
             return cut(*self._unequal([given[0]]))
+        if names[-1] in _BOUNDS and given:
+            return cut(given[0], _BOUNDS[names[-1]])
         if names[-1] in _WITH:
             at = field(node, "arguments")
             return (
@@ -394,6 +401,8 @@ class ScriptTests(Dialect):
         if operator in ("===", "=="):
             at, text = self._unequal([left, right])
             return self.replaced(node, at, text)
+        if operator in _BOUNDS and right.type == "number":
+            return f"{self.text(left)} {operator} {_BOUNDS[operator]}"
         if operator in _FLIPPED:
             return f"{self.text(left)} {_FLIPPED[operator]} {self.text(right)}"
         if operator not in ("&&", "||"):

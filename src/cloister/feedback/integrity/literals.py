@@ -43,6 +43,7 @@ _TELLING = {
         r"\b(?:__(?:eq|ne|lt|le|gt|ge|bool|len|contains|hash|instancecheck)__|valueOf|toPrimitive|asymmetricMatch|PartialEq|"
         r"PartialOrd|boolean equals|__cmp__)\b|\boperator ?[=!<>]="
     ),
+    "may answer by what it is linked with": re.compile(r"\b__attribute__\s?\(\(\s?weak|#\s?pragma weak\b"),
 }
 """What a reviewer should see in code that could answer a test without a literal of it."""
 

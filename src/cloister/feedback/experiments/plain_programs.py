@@ -19,7 +19,7 @@ from cloister.feedback.integrity.versions import is_test_place
 from cloister.feedback.parsers.json import decoded
 
 PROGRAMS = ("plain_tests.js", "plain_tests.go", "PlainTests.java")
-"""Files of this package that become part of a program."""
+"""Files of `agent.evidence` that become part of a program."""
 _SHOWN = 3
 _NODE_SECONDS = 50
 _NAMES_FOLDER = """cwd|[^.]/{0}/|[`"']{0}[/`"']"""
@@ -31,6 +31,8 @@ class Disguise(msgspec.Struct, frozen=True):
 
     start: str
     """The shell script that builds and starts the program in the repository. It writes `plain` in the place."""
+    again: str = ""
+    """Starts it in another way, in which the product sees less of the tests. It is compared with the first one."""
     outside: Mapping[str, str] = {}
     """Files of the program's own place."""
     inside: Mapping[str, str] = {}
@@ -123,7 +125,8 @@ def _results(data: bytes) -> Iterator[tuple[str, tuple[str, str]]]:
 
 # JavaScript
 
-_TYPED = re.compile(r"\.[cm]?tsx?$|\.jsx$")
+_BUNDLED = re.compile(r"\.[cm]?tsx?$|\.jsx$")
+_BUNDLER = "node_modules/.bin/esbuild"
 _ESM = re.compile(r"^(?:import\b(?!\()|export\b)", re.MULTILINE)
 _FROM = re.compile(r"(?:from\s{1,4}|require\(\s{0,4})['\"](tape|ava|node:test|vitest|@jest/globals)['\"]")
 
@@ -162,6 +165,8 @@ def _script(test: Test) -> Disguise | None:
     }
     text = f"{head}{call}('planted', {end.replace('RUN', run)});\n"
     start = f"timeout -k 1 {_NODE_SECONDS} node {test.place}/main.js"
+    if _BUNDLED.search(test.path):
+        return _bundled(test, start, outside, text)
     if "__filename" not in test.text and test.path.rpartition("/")[2] not in test.text:
         # Code that looks for the test, or reads its answers, does not find it.
         if folder := _folder_of_tests(test.path):
@@ -174,7 +179,22 @@ def _script(test: Test) -> Disguise | None:
             start = f"{find} || {{ {away}; }}; {start}; [ ! -e {moved} ] || mv {moved} {old}"
         start = f"mv {shlex.quote(test.path)} {test.place}/away; {start}; mv {test.place}/away {shlex.quote(test.path)}"
         text += "".join(f"// {line}\n" for line in test.text.split("\n"))
-    return Disguise(start, outside, {test.path: text})
+    return Disguise(start, outside=outside, inside={test.path: text})
+
+
+def _bundled(test: Test, start: str, outside: dict[str, str], text: str) -> Disguise:
+    """Both run the same bundle of the test and the product, which the project's own esbuild makes."""
+    ending = test.path.rpartition(".")[2]
+    make = (
+        f"tool=$PWD/{_BUNDLER}; [ -x $tool ] || exit 1; (cd {shlex.quote(test.folder)} && $tool --bundle --platform=node --format=esm "
+        f"--loader={ending.replace('mts', 'ts').replace('cts', 'ts')} --packages=external --log-level=error --charset=utf8 "
+        f"< {test.place}/source > {test.place}/bundle) || exit 1"
+    )
+    for name in ("job.json", "control.json"):
+        outside[name] = json.dumps(
+            {**json.loads(outside[name]), "text": "", "bundle": f"{test.place}/bundle"}
+        )
+    return Disguise(f"{make}; {start}", outside={**outside, "source": test.text}, inside={test.path: text})
 
 
 def _folder_of_tests(path: str) -> str:
@@ -240,7 +260,7 @@ def _go(test: Test) -> Disguise | None:
         f"for one in *.go; do sed -i 's/^package {own}$/package main/' $one; done\n"
         f"go build -o {test.place}/app . ; cd {test.place}/m/{folder}; rm -f *_test.go; {test.place}/app"
     )
-    return Disguise(start, outside, inside)
+    return Disguise(start, outside=outside, inside=inside)
 
 
 def _named(text: str, names: Sequence[str], prefix: str) -> str:
@@ -271,11 +291,11 @@ def _rust(test: Test) -> Disguise | None:
     ]
     text = _RUST_TEST.sub(r"#[allow(dead_code)]\npub(crate) fn \3()\4", test.text)
     plan = f"plan_{test.token}"
-    begin = ""
+    begin, apart = "", dict[str, str]()
     if module is not None and not is_outside:
-        text = _RUST_MODULE.sub(r"#[allow(dead_code, unused_imports)]\npub(crate) mod \1 {", text, count=1)
+        text, apart = _apart(test, text)
         steps = re.sub(r"(?:/mod|^lib|^main)?\.rs$", "", inner.removeprefix("src/")).split("/")
-        begin = "".join(f"{step}::" for step in ("crate", *filter(None, steps), module[1]))
+        begin = "".join(f"{step}::" for step in ("crate", *filter(None, steps), f"part_{test.token}"))
     arms = [
         f"{number} => {{ {'assert!(' if fails else ''}{begin}{name}(){'.is_ok())' if fails else ''}; }}"
         for number, (name, fails) in enumerate(tests)
@@ -299,7 +319,24 @@ def _rust(test: Test) -> Disguise | None:
         f"for name in {names}; do if {test.place}/app $number > /dev/null 2>&1; then said=ok; else said=failed; fi\n"
         f'printf \'["%s","%s",""]\\n\' $name $said >> {test.place}/plain; number=$((number + 1)); done'
     )
-    return Disguise(start, {}, files, check=False, control=False)
+    return Disguise(start, inside={**files, **apart}, check=False, control=False)
+
+
+def _apart(test: Test, text: str) -> tuple[str, dict[str, str]]:
+    """The module with tests under another name, in a file of its own if its end is known.
+
+    Code that looks at the file or the module of its caller finds neither.
+    """
+    head = f"#[allow(dead_code, unused_imports)]\npub(crate) mod part_{test.token}"
+    found = _RUST_MODULE.search(text)
+    if found is None:
+        return text, {}
+    end = re.compile(r"^\}", re.MULTILINE).search(text, found.end())
+    if end is None:
+        return f"{text[: found.start()]}{head} {{{text[found.end() :]}", {}
+    file = f"part_{test.token}.rs"
+    inside = {f"{test.folder}/{file}": text[found.end() : end.start()]}
+    return f'{text[: found.start()]}#[path = "{file}"]\n{head};{text[end.end() :]}', inside
 
 
 def _crate(manifest: str) -> str:
@@ -340,10 +377,14 @@ def _java(test: Test) -> Disguise | None:
         f'found=$(find . -name Main{test.token}.class | head -1); test -n "$found" || exit 1\n'
         f'dirs=$(cd "$(dirname "$found")/.{up}" && pwd)\n'
         "for one in target/classes build/classes/java/main build/resources/main target/test-classes; do dirs=$dirs:$PWD/$one; done\n"
-        "jars=$(find ~/.m2 ~/.gradle /usr/share/java lib -name '*.jar' 2>/dev/null | grep -v -e platform -e engine -e console | head -400 | tr '\\n' ':')\n"
-        f"java -cp $dirs:$jars {owner}Main{test.token}"
+        "jars=$(find ~/.m2 ~/.gradle /usr/share/java lib -name '*.jar' 2>/dev/null | grep -v -e platform -e engine -e console | head -400)\n"
+        "joined() { echo \"$jars\" | grep $1 -E '/[^/]*(junit|jupiter|opentest4j|apiguardian|hamcrest|assertj|testng|truth|mockito)[^/]*$' | tr '\\n' ':'; }\n"
     )
-    return Disguise(start, {}, inside, control=False)
+    main = f"{owner}Main{test.token}"
+    apart = f'{start}java -cp "$dirs:$(joined -v)" {main} "$(joined -i)"'
+    return Disguise(
+        f'{start}java -cp "$dirs:$(joined -v)$(joined -i)" {main}', apart, inside=inside, control=False
+    )
 
 
 # C: a test program has no framework to hide, only its name, its environment and its parent.
@@ -372,7 +413,7 @@ def _c(test: Test) -> Disguise | None:
 
 
 _WAYS = {
-    **dict.fromkeys(("js", "cjs", "mjs"), _script),
+    **dict.fromkeys(("js", "cjs", "mjs", "jsx", "ts", "cts", "mts", "tsx"), _script),
     **{"go": _go, "rs": _rust, "java": _java},
     **dict.fromkeys(("c", "cc", "cpp", "cxx"), _c),
 }
