@@ -48,3 +48,11 @@ def test_a_model_that_is_not_allowed_or_not_counted_is_refused_and_no_sandbox_is
     refused = cloister("sandbox", "create", *model, code=2)
     assert "cannot count the calls of a sandbox" in refused.stderr
     assert "Give --model-tokens" in cloister("sandbox", "create", "--model", script, code=2).stderr
+
+
+def test_a_template_has_the_other_names_of_the_settings(cloister: Any) -> None:
+    settings = cloister.data_dir / "config.toml"
+    settings.write_text(f'{settings.read_text()}template_aliases = {{ tools = "default" }}\n')
+    made = cloister.json("sandbox", "create", "--template", "tools")
+    assert made["template"] == "default"
+    assert "no template" in cloister("sandbox", "create", "--template", "base", code=2).stderr
