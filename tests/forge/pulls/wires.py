@@ -218,7 +218,6 @@ def _github_pull(forge: Forge, pull: Pull) -> dict[str, Any]:
         "merged_at": "2026-01-01T00:00:00Z" if pull.state == "merged" else None,
         "draft": pull.draft,
         "title": pull.title,
-        "mergeable_state": "dirty" if pull.stale == forge.commit(pull.branch) else "clean",
         "node_id": f"PR_{pull.number}",
         "head": {"ref": pull.branch, "sha": forge.commit(pull.branch)},
         "base": {"ref": pull.onto, "sha": forge.commit(pull.onto)},
@@ -254,7 +253,9 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             pull = forge.open(body["head"], body["base"], body["title"], body["body"], draft=body["draft"])
             return 201, _github_pull(forge, pull)
         case "GET", ["pulls", number]:
-            return 200, _github_pull(forge, forge.at(number))
+            pull = forge.at(number)
+            state = "dirty" if pull.stale == forge.commit(pull.branch) else "clean"
+            return 200, {**_github_pull(forge, pull), "mergeable_state": state}
         case "PATCH", ["pulls", number]:
             only(body, "title", "body", "state")
             pull = forge.at(number)
