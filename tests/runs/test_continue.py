@@ -33,7 +33,7 @@ from cloister.forge import change
 from cloister.forge.change import commit_tree
 from cloister.forge.host import in_bare
 from cloister.runs.attempts.tree import tree
-from cloister.runs.delivery import Target, asker, make_result, propose
+from cloister.runs.delivery import Kept, Target, asker, make_result, propose
 
 pytestmark = pytest.mark.anyio
 
@@ -187,7 +187,8 @@ async def test_the_rounds_after_a_rebase_build_on_the_new_base_and_replace_what_
     assert parent == (replayed.commit if replayed else moved)
     assert {one.path for one in last.files} == {"more", "ours"}, "what is upstream is no work of ours"
     ended = AttemptEnded(0, "red", "Work.", last.commit, Comparison())
-    sent = await propose(services.repositories, journal.events, ended, last, Target(where))
+    store = Kept(services.repositories, services.attachments)
+    sent = await propose(store, journal.events, ended, last, Target(where))
     assert (sent.previous, sent.rebased) == (first.commit, True)
 
 
