@@ -147,11 +147,12 @@ function Look({ repo, commit, tier, named }: { repo: string; commit: string; tie
       clearTimeout(timer);
     };
   }, [of]);
-  if (!repo) return null;
   const { outlook, problem } = found.of === of ? found : { outlook: null, problem: "" };
   return (
     <div class="look" role="status">
-      {problem ? (
+      {!repo ? (
+        <p class="dim">Its checks and environment are shown here.</p>
+      ) : problem ? (
         <p class="warn">
           <Icon name="warn" /> {shown(problem)}
         </p>
