@@ -53,9 +53,12 @@ async def test_the_form_shows_the_checks_and_the_run_gets_the_sandbox_that_was_w
     page = await show("/new")
     await page.get_by_label("Repository", exact=True).fill(str(repo.path))
     look = page.locator(".look")
-    await expect(look).to_have_count(0)  # half of an address is not looked at
+    await expect(look).to_contain_text("are shown here")  # half of an address is not looked at
+    more = page.get_by_text("More: branch")
+    before = await more.bounding_box()
     await page.get_by_label("What should be done?").fill("Repair the sums.")
     await expect(look).to_contain_text(commit[:10])
+    assert await more.bounding_box() == before, "a click on its way would miss"
     await expect(look).to_contain_text("Checks found: make test")
     await expect(look).to_contain_text("a sandbox is being warmed")
     assert await violations(page) == []
