@@ -14,7 +14,16 @@ from cloister.agent.context.messages import fixed_tokens
 from cloister.agent.context.prompts import SYSTEM
 from cloister.agent.tools.api import ARGUMENTS, AnyTool, Arguments, Observation, Show, Tool, observe
 from cloister.agent.tools.schema import arguments_problem, schema_problem
-from cloister.agent.tools.toolset import LISTED_TOOLS, Offer, ToolPlace, ToolSet, ToolSource, open_tools
+from cloister.agent.tools.toolset import (
+    LISTED_TOOLS,
+    MOST_TOOLS,
+    Offer,
+    ToolPlace,
+    ToolSet,
+    ToolSource,
+    distinct,
+    open_tools,
+)
 from cloister.core.computer import Computer
 from cloister.core.errors import UserError
 from cloister.core.events import ActionDecided, AskRaised, Effect, ToolReturned, ToolsOffered
@@ -33,7 +42,11 @@ SCHEMA = {
 
 
 def tool(
-    name: str = "deploy", text: str = "Deploy the service.", grant: Effect | None = "allow", action: str = ""
+    name: str = "deploy",
+    text: str = "Deploy the service.",
+    grant: Effect | None = "allow",
+    action: str = "",
+    own: bool = False,
 ) -> AnyTool:
     async def run(computer: Computer, args: Arguments, show: Show) -> Observation:
         return observe(True, f"{name} got {args}")
@@ -49,6 +62,7 @@ def tool(
         grant=grant,
         origin="server",
         source="a test",
+        own=own,
     )
 
 
@@ -131,6 +145,26 @@ def test_one_hundred_tools_cost_at_most_two_thousand_tokens() -> None:
     assert {spec.name for spec in few.specs} > {"company_tool_7", "bash"}
     assert "find_tool" not in {spec.name for spec in few.specs}
     assert "company_tool_7" not in {spec.name for spec in hundred.specs}
+
+
+async def test_cloisters_own_added_tools_stay_listed_and_do_not_count(bench: LoopBench) -> None:
+    """The prompt names `skill`, so a model must see it beside however many tools of a company."""
+    own = [tool("skill", "Open a skill.", own=True), tool("delegate", "Let a helper work.", own=True)]
+    more = [tool(f"own_{n}", own=True) for n in range(LISTED_TOOLS)]
+    assert "find_tool" not in {spec.name for spec in ToolSet([*added_tools(20), *more]).specs}
+    many = ToolSet([*added_tools(100), *own])
+    listed = {spec.name: spec for spec in many.specs}
+    assert set(listed) == {*ToolSet(own), "find_tool", "call_tool"}
+    assert "company_tool_7" in listed["find_tool"].description
+    assert "delegate" not in listed["find_tool"].description
+    assert fixed_tokens(SYSTEM, many.specs) - fixed_tokens(SYSTEM, ToolSet(own).specs) <= 2_000
+    bench.tools = many
+    await bench.work(
+        call("skill", 'to = "prod"') + call("call_tool", 'name = "skill", arguments = { to = "prod" }') + FIX
+    )
+    assert [done.text for done in results(bench)[:2]] == ["skill got {'to': 'prod'}"] * 2
+    usable, problems = distinct([*added_tools(MOST_TOOLS + 1), *own])
+    assert (len(usable), len(problems)) == (MOST_TOOLS + len(own), 1)
 
 
 async def test_tools_over_the_number_are_found_by_what_they_do_and_called(bench: LoopBench) -> None:

@@ -61,6 +61,8 @@ class Tool(Generic[Args]):
     """What holds where no rule speaks about an added tool; None: nothing is allowed."""
     source: str = "built-in"
     """Where it was declared, for people."""
+    own: bool = False
+    """An added tool of Cloister itself: every request lists it, however many others there are."""
     layer: ToolLayer = "organisation"
     """Of two tools with one name, a repository's gives way."""
     digest: str = ""

@@ -55,7 +55,7 @@ def _source(point: EntryPoint) -> str:
 
 def _tool(name: str, function: object, source: str) -> AnyTool:
     if isinstance(function, Tool):
-        return replace(cast("AnyTool", function), name=name, source=source, grant=None, action="")
+        return replace(cast("AnyTool", function), name=name, source=source, grant=None, action="", own=False)
     if not callable(function):
         raise UserError("bad_tool", f"{source} is no function.")
     description = inspect.getdoc(function) or ""

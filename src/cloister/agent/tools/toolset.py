@@ -23,9 +23,9 @@ from cloister.policy.api import Layer, Policy, Rule
 
 LISTED_TOOLS = 30
 LISTED_BYTES = 6_000
-"""Added tools beyond either number are found by a search, and not listed in each request."""
+"""Added tools beyond either number are found by a search, and not listed in each request; Cloister's own do not count."""
 MOST_TOOLS = 500
-"""Added tools of one attempt."""
+"""Added tools of one attempt, beside Cloister's own."""
 _NAMES_CHARS = 3_000
 _FOUND = 5
 _PROBLEMS = 50
@@ -45,7 +45,8 @@ class ToolSet(Mapping[str, AnyTool]):
 
     def __init__(self, added: Iterable[AnyTool] = ()) -> None:
         self.added = {tool.name: tool for tool in added}
-        self._searched = self._too_many()
+        others = [tool for tool in self.added.values() if not tool.own]
+        self._searched = others if _too_many(others) else []
         search = (self._find, self._call) if self._searched else ()
         self._tools: dict[str, AnyTool] = {**TOOLS, **{t.name: t for t in search}, **self.added}
 
@@ -61,7 +62,7 @@ class ToolSet(Mapping[str, AnyTool]):
     @cached_property
     def specs(self) -> tuple[ToolSpec, ...]:
         """What every request lists."""
-        hidden = self.added if self._searched else {}
+        hidden = {tool.name for tool in self._searched}
         return tuple(tool.spec for name, tool in self._tools.items() if name not in hidden)
 
     def inner(self, name: str, arguments: Arguments) -> tuple[str, Arguments]:
@@ -87,22 +88,18 @@ class ToolSet(Mapping[str, AnyTool]):
         tools = tuple(OfferedTool(t.name, t.source, t.digest, t.action) for t in self.added.values())
         return ToolsOffered(attempt, tools, tuple(problems))
 
-    def _too_many(self) -> bool:
-        size = sum(len(msgspec.json.encode(tool.spec)) for tool in self.added.values())
-        return len(self.added) > LISTED_TOOLS or size > LISTED_BYTES
-
     @cached_property
     def _ranking(self) -> Ranking:
-        return Ranking([f"{tool.name} {tool.name} {tool.description}" for tool in self.added.values()])
+        return Ranking([f"{tool.name} {tool.name} {tool.description}" for tool in self._searched])
 
     @cached_property
     def _find(self) -> AnyTool:
         names, room = "", _NAMES_CHARS
-        for at, name in enumerate(self.added):
-            if len(names) + len(name) > room:
-                names += f", and {len(self.added) - at} more"
+        for at, tool in enumerate(self._searched):
+            if len(names) + len(tool.name) > room:
+                names += f", and {len(self._searched) - at} more"
                 break
-            names += f"{', ' if names else ''}{name}"
+            names += f"{', ' if names else ''}{tool.name}"
         return Tool(
             name=FIND_TOOL,
             description=f"Find more tools, with their arguments. Then use {CALL_TOOL}. There are: {names}.",
@@ -124,7 +121,7 @@ class ToolSet(Mapping[str, AnyTool]):
         )
 
     async def _search(self, computer: Computer, args: FindArgs, show: Show) -> Observation:
-        tools = list(self.added.values())
+        tools = self._searched
         exact = [tool for tool in tools if tool.name == args.query.strip()]
         found = exact or [tools[at] for at, _ in self._ranking.best(args.query, _FOUND)]
         if not found:
@@ -141,6 +138,11 @@ class ToolSet(Mapping[str, AnyTool]):
 async def _unknown(computer: Computer, args: CallArgs, show: Show) -> Observation:
     """Runs only for a name that no added tool has: the loop replaces every other call."""
     return observe(False, f"There is no tool `{one_line(args.name, 60)}`. Use a name that {FIND_TOOL} shows.")
+
+
+def _too_many(tools: Sequence[AnyTool]) -> bool:
+    size = sum(len(msgspec.json.encode(tool.spec)) for tool in tools)
+    return len(tools) > LISTED_TOOLS or size > LISTED_BYTES
 
 
 def _rule(tool: AnyTool) -> str:
@@ -235,7 +237,7 @@ def distinct(tools: Sequence[AnyTool]) -> tuple[list[AnyTool], list[str]]:
             problems.append(
                 f"Two tools have the name {name!r}, in {where}: none of them is used; rename one."
             )
-        elif len(usable) >= MOST_TOOLS:
+        elif len(usable) >= MOST_TOOLS and not first[0].own:
             problems.append(f"The tool {name!r} is left out: a run has at most {MOST_TOOLS} added tools.")
         else:
             usable += first

@@ -254,6 +254,7 @@ class DocsTool:
                     run=self._run,
                     origin="tool" if all(one.trusted for one in entries) else "server",
                     grant="allow",
+                    own=True,
                     source="the settings",
                 ),
             )

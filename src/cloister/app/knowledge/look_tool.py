@@ -74,6 +74,7 @@ class LookTool:
                     target=lambda args: args.page,
                     run=run,
                     grant="allow",
+                    own=True,
                     source=f"the template {BROWSER}",
                 ),
             )

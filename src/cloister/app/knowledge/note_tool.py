@@ -64,6 +64,7 @@ class NoteTool:
                     run=run,
                     changes_files=mode == "write",
                     grant="allow",
+                    own=True,
                     source="notes",
                 ),
             )

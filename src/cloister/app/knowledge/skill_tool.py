@@ -60,6 +60,7 @@ class SkillTool:
                     target=lambda args: args.name,
                     run=opened.open,
                     grant="allow",
+                    own=True,
                     source="skills",
                 ),
             )

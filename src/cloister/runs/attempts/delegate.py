@@ -126,6 +126,7 @@ class Delegation:
             target=lambda args: args.task,
             run=self._delegate,
             grant="allow",
+            own=True,
             source="helpers",
         )
         take = Tool(
@@ -136,6 +137,7 @@ class Delegation:
             run=self._take,
             changes_files=True,
             grant="allow",
+            own=True,
             source="helpers",
         )
         yield Offer((delegate, take))
