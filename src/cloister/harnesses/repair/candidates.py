@@ -13,7 +13,19 @@ from cloister.harnesses.repair.api import Candidate, Flag, Hunk, Suspect
 from cloister.harnesses.repair.rules.api import Facts, Rule
 from cloister.harnesses.repair.rules.table import RULES
 from cloister.harnesses.repair.suite import is_test, language_of
-from cloister.harnesses.repair.syntax import LITERALS, NUMBERS, STRINGS, Cut, File, header_end, own
+from cloister.harnesses.repair.syntax import (
+    BLOCKS,
+    LISTS,
+    LITERALS,
+    NUMBERS,
+    STRINGS,
+    TERNARIES,
+    Cut,
+    File,
+    header_end,
+    operation,
+    own,
+)
 
 _FILES = 60
 _MOST = 12_000
@@ -32,6 +44,23 @@ _CONSTANT = re.compile(
 )
 _NESTED = frozenset(("not_operator", "parenthesized_expression"))
 _EVERYWHERE = frozenset(("", "0", "1", "2", "-1"))
+_USUAL = frozenset(("", "0", "1"))
+"""What functions return for nothing, for none and for one: no value of a test in particular."""
+_VALUE = r"""(-?\d[\d.]*|'[^'\n]*'|"[^"\n]*")"""
+_VALUES = re.compile(_VALUE)
+_DIRECT = re.compile(
+    rf"(?:\breturn|\bis(?: not)?|[=!]=|=>)\s*\(?{_VALUE}(?=\)?\s*(?:[;:,)}}\n]|$|and\b|or\b|&&|\|\|))"
+)
+"""A constant that is returned, or that something must be the same as."""
+_SAME = frozenset(("==", "!=", "===", "!==", "is", "is not", "in", "not in"))
+_AROUND = (
+    LISTS | TERNARIES | _NESTED | frozenset(("expression_list", "pair", "unary_operator", "unary_expression"))
+)
+_DIRECTLY = frozenset(
+    ("return_statement", "lambda", "arrow_function", "case_pattern", "switch_case", "expression_case")
+)
+_CHECKS = frozenset(("raise_statement", "assert_statement", "throw_statement"))
+_GO_CHECK = re.compile(r"panic\(|return\b[^\n]*\b(?:err|errors\.New|fmt\.Errorf)\b")
 _LOOSENING = frozenset(("one side of an operation", "missing condition", "deleted statement"))
 
 
@@ -107,21 +136,63 @@ def _of_statement(file: File, statement: Node, score: float, facts: Facts, *, de
             if (rule.place == "statement" and node != statement) or deep != (rule.likely(facts) < _LIKELY):
                 continue
             for prior, cut in rule.changes(node, file, facts):
-                flags = (*rule.flags, *_weakened(rule, statement), *_decided(node, cut))
+                marks = (*rule.flags, *_weakened(rule, statement, file, cut), *_decided(node, cut))
+                flags = tuple(dict.fromkeys((*marks, *_taken(node, cut, file, facts))))
                 weight = 0.02 if flags else 1.0
                 yield _Found(score * prior * weight, rule, file, cut, flags)
 
 
-def _weakened(rule: Rule, statement: Node) -> tuple[Flag, ...]:
+def _weakened(rule: Rule, statement: Node, file: File, cut: Cut) -> tuple[Flag, ...]:
     """Whether a change makes a check of the product demand less: a raise, an assert, or a condition around one."""
-    checks = _first(statement).type in ("raise_statement", "assert_statement", "throw_statement")
-    return ("weakens_check",) if checks and rule.name in _LOOSENING else ()
+    if rule.name not in _LOOSENING:
+        return ()
+    first = _first(statement)
+    if not (first.type in _CHECKS or (file.language == "go" and _GO_CHECK.match(file.text(first)))):
+        return ()
+    word = file.words.either if first.type == "assert_statement" else file.words.both
+    before = file.data[cut[0] : cut[1]].decode(errors="surrogatepass")
+    demands_more = rule.name == "missing condition" and cut[2].count(word) == before.count(word)
+    return () if demands_more else ("weakens_check",)
 
 
 def _first(statement: Node) -> Node:
     """The first statement under a condition; the statement itself if it has none."""
     inside = statement.child_by_field_name("consequence")
-    return inside.named_children[0] if inside is not None and inside.named_children else statement
+    while inside is not None and inside.type in BLOCKS:
+        inside = inside.named_children[0] if inside.named_children else None
+    return inside or statement
+
+
+def _taken(node: Node, cut: Cut, file: File, facts: Facts) -> tuple[Flag, ...]:
+    """Whether a change returns a value of the failing assertion, or compares with it, where the code did not name it."""
+    new = {_plain(one) for one in _DIRECT.findall(cut[2])}
+    if cut[:2] == (node.start_byte, node.end_byte) and _CONSTANT.fullmatch(cut[2]) and _is_direct(node, file):
+        new.add(_plain(cut[2].strip("()")))
+    if not (new := new & {_plain(one) for one in facts.values} - _USUAL):
+        return ()
+    before = file.data[cut[0] : cut[1]].decode(errors="surrogatepass")
+    return ("special_case",) if new - {_plain(one) for one in _VALUES.findall(before)} else ()
+
+
+def _plain(literal: str) -> str:
+    return literal.strip("\"'").lstrip("-")
+
+
+def _is_direct(node: Node, file: File) -> bool:
+    """True for what a function returns, and for what something must be the same as."""
+    while (above := node.parent) is not None:
+        if above.type in _DIRECTLY:
+            return True
+        parts = operation(above)
+        if parts and " ".join(file.text(parts[1]).split()) in _SAME:
+            return True
+        if (
+            not (above.type in _AROUND or _is_logical(above))
+            or above.child_by_field_name("condition") == node
+        ):
+            return False
+        node = above
+    return False
 
 
 def _decided(node: Node, cut: Cut) -> tuple[Flag, ...]:
@@ -132,7 +203,9 @@ def _decided(node: Node, cut: Cut) -> tuple[Flag, ...]:
     above = node.parent
     while above is not None and (above.type in _NESTED or _is_logical(above)):
         node, above = above, above.parent
-    decides = above is not None and above.child_by_field_name("condition") == node
+    decides = above is not None and (
+        above.type == "return_statement" or above.child_by_field_name("condition") == node
+    )
     return ("deletes_code",) if decides else ()
 
 

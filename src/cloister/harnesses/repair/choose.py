@@ -10,7 +10,7 @@ _ENOUGH = 5
 """Plausible patches to choose from."""
 _MORE = (30, 150)
 """Candidates that are tried after the first plausible one: a third of those before it, between these."""
-_MORE_PARTIAL = 600
+_MORE_DOUBTFUL = 600
 
 
 class Behaviour(msgspec.Struct, frozen=True):
@@ -35,12 +35,14 @@ def _is_bad(digest: str) -> bool:
 
 
 def enough(tried: int, plausible: Collection[Trial]) -> bool:
-    """True if the search may stop to choose. A patch that repairs some of the failing tests makes it look longer."""
-    full = [trial.candidate.number + 1 for trial in plausible if not trial.partial]
+    """True if the search may stop to choose. It looks longer for one that beats a partial or a doubtful patch."""
+    full = [
+        one.candidate.number + 1 for one in plausible if not (one.partial or LAST & set(one.candidate.flags))
+    ]
     if full:
         return len(full) >= _ENOUGH or tried >= full[0] + min(max(_MORE[0], full[0] // 3), _MORE[1])
     first = next((trial.candidate.number + 1 for trial in plausible), None)
-    return first is not None and tried >= first + _MORE_PARTIAL
+    return first is not None and tried >= first + _MORE_DOUBTFUL
 
 
 def choose(plausible: Sequence[Trial], behaviours: Mapping[int, Behaviour]) -> Chosen:

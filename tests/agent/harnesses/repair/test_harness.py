@@ -33,7 +33,7 @@ from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.requests import Budget, RunRule
 from cloister.forge import change, workspace
 from cloister.harnesses import choose_harness
-from cloister.harnesses.repair.api import Candidate, Hunk, Trial
+from cloister.harnesses.repair.api import Candidate, Flag, Hunk, Trial
 from cloister.harnesses.repair.choose import enough
 from cloister.harnesses.repair.harness import so_far
 from cloister.harnesses.repair.words import left
@@ -363,6 +363,31 @@ async def test_paused_search_tries_nothing_until_it_goes_on(tmp_path: Path) -> N
     assert [one.outcome for one in ended] == ["proven"]
 
 
+GUESSED = "def count(items):\n    size = {}\n    if items:\n        return 0\n    return 0\n"
+COUNTS = (
+    "import unittest\nfrom calc import count\n\n\nclass Count(unittest.TestCase):\n"
+    "    def test_six(self):\n        self.assertEqual(count('abcdef'), 6)\n\n"
+    "    def test_none(self):\n        self.assertEqual(count(''), 0)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("size", "right"), [("bool(items)", False), ("len(items)", True)], ids=["alone", "beside another"]
+)
+async def test_value_of_the_test_as_result_loses_to_any_other_patch_and_is_named(
+    tmp_path: Path, size: str, right: bool
+) -> None:
+    bench = await opened(tmp_path, {"calc.py": GUESSED.format(size), "test_calc.py": COUNTS})
+    ended = await repaired(bench)
+    assert ended.outcome == "proven", ended.reason
+    found = await patch(bench, ended)
+    chosen = bench.journal.index.of(PatchChosen)[-1]
+    (recorded,) = [one for one in bench.journal.index.of(PatchFound) if one.number == chosen.number]
+    assert ("return 6" in found) != right
+    assert ("special-cases a value of the tests" in recorded.concern) != right
+    assert ("Read it with care" in ended.reason) != right
+
+
 def test_search_looks_further_after_the_first_plausible_patch_but_not_for_ever() -> None:
     assert not enough(10_000, [])
     assert not enough(30, [_plausible(10)])
@@ -372,8 +397,11 @@ def test_search_looks_further_after_the_first_plausible_patch_but_not_for_ever()
     assert enough(20, [_plausible(number) for number in (1, 2, 3, 4, 5)])
     assert not enough(600, [_plausible(10, "test_b")])  # it leaves a failing test
     assert enough(620, [_plausible(10, "test_b")])
+    assert not enough(600, [_plausible(10, flag="special_case")])  # it is the last choice
+    assert enough(620, [_plausible(10, flag="special_case")])
+    assert enough(750, [_plausible(10, flag="special_case"), _plausible(600)])
 
 
-def _plausible(number: int, *red: str) -> Trial:
-    one = Candidate(number - 1, "number", "a.py", (Hunk(1, "1\n", "2\n"),), 0.5, 0.5)
+def _plausible(number: int, *red: str, flag: Flag | None = None) -> Trial:
+    one = Candidate(number - 1, "number", "a.py", (Hunk(1, "1\n", "2\n"),), 0.5, 0.5, (flag,) if flag else ())
     return Trial(one, "all", ("test_a",), red, plausible=True)

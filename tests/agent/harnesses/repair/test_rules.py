@@ -209,6 +209,52 @@ def test_a_change_that_drops_a_check_is_called_that() -> None:
     assert all("weakens_check" not in one.flags for one in found if one.rule == "and, or")
 
 
+def test_a_change_of_a_check_in_go_or_without_braces_is_called_that() -> None:
+    go = "package m\n\nfunc f(a int) error {\n\tif a < 0 {\n\t\treturn errors.New(a)\n\t}\n\treturn nil\n}\n"
+    script = "function f(a, b) {\n  if (a || b) throw new Error(a);\n  return a;\n}\n"
+    for path, source, weaker, other in (
+        ("m.go", go, "a < 0 && a", "a < 0 || a"),
+        ("m.js", script, "a || b && a", "a || b || b"),
+    ):
+        flags = {one.after.split("\n")[0].strip(): one.flags for one in changes(path, source)}
+        found = {text: marks for text, marks in flags.items() if text.startswith("if ")}
+        assert any("weakens_check" in marks for text, marks in found.items() if weaker in text), path
+        assert all("weakens_check" not in marks for text, marks in found.items() if other in text), path
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "after"),
+    [
+        ("m.py", module("if a:\n    return 3\nreturn len(a)"), "return 6"),
+        ("m.py", module("if a == 3:\n    return a\nreturn len(a)"), "if a == 6:"),
+        ("m.py", module("return {'n': 3} if a else None"), "return {'n': 6} if a else None"),
+        ("m.js", "function f(a) {\n  return a ? 3 : null;\n}\n", "return a ? 6 : null;"),
+        (
+            "m.js",
+            "const f = (a) => 3;\nfunction g(a) {\n  const h = () => 3;\n  return h;\n}\n",
+            "const h = () => 6;",
+        ),
+        ("m.go", "package m\n\nfunc f(a int) (int, error) {\n\treturn 3, nil\n}\n", "return 6, nil"),
+    ],
+)
+def test_value_of_the_failing_assertion_that_is_returned_or_compared_is_a_special_case(
+    path: str, source: str, after: str
+) -> None:
+    suspects = [Suspect(path, at, 1.0, "") for at in range(1, source.count("\n") + 1)]
+    facts = facts_of([Failure("t", "AssertionError", "assert 3 == 6")])
+    found = [one for one in candidates({path: source}, suspects, facts) if one.after.strip() == after]
+    assert [one.flags for one in found] == [("special_case",)] * len(found) != []
+
+
+def test_bound_or_start_with_a_value_of_the_failing_assertion_is_no_special_case() -> None:
+    source = module("c = 3\nif a < 3:\n    return 1\nreturn b + 3")
+    suspects = [Suspect("m.py", at, 1.0, "") for at in range(2, 6)]
+    facts = facts_of([Failure("t", "AssertionError", "assert 1 == 6, 0")])
+    flags = {one.after.strip(): one.flags for one in candidates({"m.py": source}, suspects, facts)}
+    for after in ("c = 6", "if a < 6:", "return b + 6", "return 0"):
+        assert flags[after] == (), after
+
+
 def test_files_of_tests_are_never_changed() -> None:
     for path in ("tests/test_a.py", "test_a.py", "conftest.py", "src/a.test.js", "pkg/a_test.go"):
         assert changes(path, "def f(a):\n    return a < 1\n") == []
