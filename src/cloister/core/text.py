@@ -90,6 +90,12 @@ def bounded(text: str, limit: int) -> str:
     return text[:head] + note + text[len(text) - tail :]
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines with their ends. Unlike `splitlines`, only a newline ends a line, as git and compilers count."""
+    *whole, last = text.split("\n")
+    return [f"{line}\n" for line in whole] + ([last] if last else [])
+
+
 def one_line(text: str, limit: int = 120) -> str:
     """Return `text` as one harmless line, for lists and titles."""
     line = " ".join(harmless(text).split())

@@ -478,7 +478,7 @@ async def diff_of_diffs(bare: Path, one: str, other: str, names: tuple[str, str]
 def _comparable(diff: str) -> str:
     """The diff without object names and hunk positions, which differ for equal changes."""
     kept: list[str] = []
-    for line in diff.splitlines():
+    for line in diff.removesuffix("\n").split("\n"):
         if line.startswith("index "):
             continue
         kept.append(

@@ -5,6 +5,7 @@ nearest of these, so that tens of thousands take milliseconds.
 """
 
 import hashlib
+import os
 import struct
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import anyio
 
 from cloister.core.system import in_thread
+from cloister.core.system.locks import lock
 
 TEXT_CHARS = 6_000
 """What is embedded of one text."""
@@ -92,21 +94,25 @@ def _signs(vector: bytes) -> int:
 
 
 def _read(file: Path) -> dict[bytes, bytes]:
-    """What the file has; an end that was cut off is left out."""
-    data = file.read_bytes() if file.exists() else b""
+    """What the file has; an end that was cut off is removed, so that the next record does not become part of it."""
     found: dict[bytes, bytes] = {}
-    at = 0
-    while at + _HEAD.size <= len(data):
-        digest, size = _HEAD.unpack_from(data, at)
-        at += _HEAD.size
-        if at + size > len(data):
-            break
-        found[digest] = data[at : at + size]
-        at += size
+    if not file.exists():
+        return found
+    with lock(file, wait=True):
+        data, at = file.read_bytes(), 0
+        while at + _HEAD.size <= len(data):
+            digest, size = _HEAD.unpack_from(data, at)
+            end = at + _HEAD.size + size
+            if end > len(data):
+                break
+            found[digest] = data[at + _HEAD.size : end]
+            at = end
+        if at < len(data):
+            os.truncate(file, at)
     return found
 
 
 def _append(file: Path, vectors: dict[bytes, bytes]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with file.open("ab") as out:
+    with lock(file, wait=True, create=True), file.open("ab") as out:
         out.write(b"".join(_HEAD.pack(digest, len(one)) + one for digest, one in vectors.items()))

@@ -19,7 +19,7 @@ from tests.agent.tools.mcp_server import INJECTION, WRONG_SCHEMAS
 from tests.egress.world import World, listening
 
 from cloister.agent.tools.api import Observation
-from cloister.agent.tools.mcp.connection import CALL_MESSAGES
+from cloister.agent.tools.mcp.connection import CALL_MESSAGES, STARTS
 from cloister.agent.tools.mcp.door import Way
 from cloister.agent.tools.mcp.servers import McpTools, declared, of_mcp_json, of_repository
 from cloister.agent.tools.toolset import ToolPlace, open_tools
@@ -105,6 +105,13 @@ async def test_a_server_that_dies_hangs_or_floods_costs_its_call_and_the_next_on
     assert texts[2].startswith("The MCP server s did not answer within 3 s.")
     assert "more than 4,194,304 bytes" in texts[4]
     assert [one.ok for one in done[:6]] == [False, True] * 3
+
+
+async def test_a_server_is_started_at_most_five_times(bench: LoopBench) -> None:
+    done = await work(bench, call("s_die") * (STARTS + 1), {"s": SERVER})
+    again = ["starts it again" in one.text for one in done[: STARTS + 1]]
+    assert again == [True] * (STARTS - 1) + [False] * 2
+    assert "ended 5 times and is not started again" in done[STARTS].text
 
 
 async def test_a_server_that_sends_without_end_is_ended_and_the_next_call_works(bench: LoopBench) -> None:

@@ -14,7 +14,15 @@ from tests.model.provider_server import Answer, open_model_server
 from tests.runs.arena import ADD, FINISH, SUB, Arena, bash, of, script
 
 from cloister.agent.tools.toolset import ToolPlace
-from cloister.app.knowledge.documents import PASSAGE_CHARS, Collection, DocsArgs, DocsTool, Library, passages
+from cloister.app.knowledge.documents import (
+    FRESH_SECONDS,
+    PASSAGE_CHARS,
+    Collection,
+    DocsArgs,
+    DocsTool,
+    Library,
+    passages,
+)
 from cloister.app.knowledge.note_tool import MOST_NOTES, NoteArgs, NoteTool, diff_of_notes, with_notes
 from cloister.core.errors import UserError
 from cloister.core.events import ActionDecided, BaseFixed, BasePart, NoteProposed, ToolReturned
@@ -152,10 +160,45 @@ async def test_a_passage_is_found_by_its_meaning_and_by_its_words(tmp_path: Path
         assert query.json()["input"] == ["revert a release"]
         server.say(vectors((0.1, 0.9)))  # after a restart no passage is sent again
         assert (await found(tool(), "revert a release")).startswith("[handbook: holidays.md")
-        file.write_bytes(file.read_bytes()[:-1])  # a disk that was full: what was cut off is sent again
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])  # a disk that was full: what was cut off is sent again
         server.say(vectors((0.0, 1.0)), vectors((0.9, 0.2)))
         assert (await found(tool(), "revert a release")).startswith("[handbook: deploy.md")
         assert len(server.asked) == 5
+        assert file.read_bytes() == whole, "and nothing is left of it"
+
+
+async def test_if_the_vectors_of_one_collection_fail_all_are_compared_by_words(tmp_path: Path) -> None:
+    for name, text in (
+        ("good", "# Undeploy\n\nUndeploy stops it.\n"),
+        ("bad", "# Cake\n\nHow to bake, undeploy.\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.md").write_text(text)
+
+    async def embedded(some: Sequence[str]) -> list[tuple[float, ...]]:
+        if any("bake" in text for text in some):
+            raise UserError("no_vectors", "It is away.")
+        return [(1.0, 0.5) for _ in some]
+
+    entries = tuple(DocsEntry(name, str(tmp_path / name)) for name in ("bad", "good"))
+    near = Meanings(embedded, tmp_path / "vectors")
+    seen = await DocsTool(Library(entries, no_repository, tmp_path, near)).search(DocsArgs("undeploy"))
+    assert seen.text.startswith("[good: a.md:1-4] Undeploy"), seen.text
+    assert seen.text.endswith("Only words were compared: It is away.")
+
+
+async def test_a_renamed_document_is_found_under_its_new_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FRESH_SECONDS, "folder", 0.0)
+    folder = tmp_path / "handbook"
+    folder.mkdir()
+    (folder / "old.md").write_text(DEPLOY)
+    docs = DocsTool(Library((DocsEntry("handbook", str(folder)),), no_repository, tmp_path))
+    assert "handbook: old.md:" in (await docs.search(DocsArgs("undeploy"))).text
+    (folder / "old.md").rename(folder / "new.md")
+    assert "handbook: new.md:" in (await docs.search(DocsArgs("undeploy"))).text
 
 
 @pytest.mark.parametrize(
@@ -264,7 +307,12 @@ async def test_notes_can_be_turned_off_and_are_few(arena: Arena) -> None:
 
 
 async def test_the_proposed_diff_applies_to_a_repository_with_and_without_notes(tmp_path: Path) -> None:
-    for before in ("", "# Ours\n\n- Old.\n", "# No newline at the end"):
+    for before in (
+        "",
+        "# Ours\n\n- Old.\n",
+        "# No newline at the end",
+        "# Odd\u2028\x0c\rlines\r\n- Old.\r\n",
+    ):
         repo = SampleRepo(tmp_path / f"r{len(before)}")
         repo.write("a.txt", "a")
         if before:
@@ -273,5 +321,7 @@ async def test_the_proposed_diff_applies_to_a_repository_with_and_without_notes(
         patch = diff_of_notes(before, ["Old.", "New."])
         repo.git("apply", "--check", "-", stdin=patch.encode())
         repo.git("apply", "-", stdin=patch.encode())
-        assert (repo.path / ".cloister/notes.md").read_text() == with_notes(before, ["Old.", "New."])
+        assert (repo.path / ".cloister/notes.md").read_bytes().decode() == with_notes(
+            before, ["Old.", "New."]
+        )
     assert diff_of_notes("- Old.\n", ["Old."]) == ""

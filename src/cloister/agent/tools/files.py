@@ -10,7 +10,7 @@ from msgspec import Meta
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.core.computer import Command, Computer
 from cloister.core.errors import UserError
-from cloister.core.text import bounded, decode
+from cloister.core.text import bounded, decode, lines_of
 
 _READ_BYTES = 4_194_304
 _LINES = 400
@@ -45,7 +45,7 @@ async def _read(computer: Computer, args: ReadArgs, show: Show) -> Observation:
         return observe(False, error.message)
     if b"\0" in data[:8192]:
         return observe(False, f"{args.path} is a binary file of {len(data)} bytes.")
-    lines = decode(data).splitlines()
+    lines = [line.rstrip("\r\n") for line in lines_of(decode(data))]
     first = max(1, args.offset)
     chosen = lines[first - 1 : first - 1 + max(1, args.limit)]
     text = "\n".join(f"{number:6d}\t{line}" for number, line in enumerate(chosen, first))
@@ -72,7 +72,7 @@ async def _write(computer: Computer, args: WriteArgs, show: Show) -> Observation
         await computer.write(args.path, data, mode=await _mode(computer, args.path))
     except UserError as error:
         return observe(False, error.message)
-    return observe(True, f"Wrote {args.path}: {len(args.content.splitlines())} lines.")
+    return observe(True, f"Wrote {args.path}: {len(lines_of(args.content))} lines.")
 
 
 async def _edit(computer: Computer, args: EditArgs, show: Show) -> Observation:
@@ -106,8 +106,8 @@ def _not_once(args: EditArgs, count: int, data: bytes) -> str:
 
 def nearest(old: str, text: str) -> str:
     """The lines of `text` that `old` most probably refers to, or nothing if no line matches."""
-    wanted = [line.strip() for line in old.splitlines()]
-    there = text.splitlines()
+    wanted = [line.strip() for line in lines_of(old)]
+    there = text.split("\n")
     places: dict[str, list[int]] = {}
     for number, line in enumerate(there):
         if line.strip():

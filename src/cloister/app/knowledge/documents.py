@@ -1,5 +1,6 @@
 """Documents that models may search: folders and repositories of text, cut into passages, ranked by BM25."""
 
+import hashlib
 import os
 import re
 import stat
@@ -195,11 +196,12 @@ def _documents(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _stamp(folder: Path) -> str:
-    about: list[os.stat_result] = []
-    for _, path in _documents(folder):
+    about = hashlib.sha256()
+    for where, path in _documents(folder):
         with suppress(OSError):  # removed meanwhile
-            about.append(path.lstat())
-    return f"{len(about)} {sum(one.st_size for one in about)} {max((one.st_mtime_ns for one in about), default=0)}"
+            one = path.lstat()
+            about.update(f"{where}\0{one.st_size} {one.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return about.hexdigest()
 
 
 def _texts(folder: Path) -> dict[str, str]:
@@ -272,7 +274,7 @@ class DocsTool:
             return observe(
                 False, f"There is no collection {one_line(args.collection, 60)!r}: there are {names}."
             )
-        found: list[tuple[float, DocsEntry, Passage]] = []
+        known: list[tuple[DocsEntry, Collection, list[int]]] = []
         problems: list[str] = []
         for entry in entries:
             try:
@@ -280,8 +282,13 @@ class DocsTool:
             except CloisterError as error:
                 problems.append(f"{entry.name} cannot be searched: {error.message}")
                 continue
-            near = await self._near(collection, args.query, problems)
-            best = await in_thread(lambda of=collection, near=near: of.best(args.query, args.most, near))
+            known.append((entry, collection, await self._near(collection, args.query, problems)))
+        # Scores of ranks and of words do not compare: all collections are searched in one way.
+        by_words = any(collection.passages and not near for _, collection, near in known)
+        found: list[tuple[float, DocsEntry, Passage]] = []
+        for entry, collection, near in known:
+            chosen = () if by_words else near
+            best = await in_thread(lambda of=collection, near=chosen: of.best(args.query, args.most, near))
             found += [(score, entry, passage) for score, passage in best]
         found = sorted(found, key=lambda one: -one[0])[: args.most]
         texts = [_told(entry, passage) for _, entry, passage in found]

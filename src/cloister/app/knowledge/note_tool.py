@@ -17,7 +17,7 @@ from cloister.core.computer import Computer
 from cloister.core.errors import UserError
 from cloister.core.events import Event, NoteProposed
 from cloister.core.log import Index, effective
-from cloister.core.text import decode, harmless
+from cloister.core.text import decode, harmless, lines_of
 
 NOTE = "note"
 MOST_NOTES = 10
@@ -105,7 +105,7 @@ def of_attempt(events: Sequence[Event], attempt: int | None) -> list[str]:
 
 def with_notes(text: str, notes: Sequence[str]) -> str:
     """The file of notes with these notes at its end; those that it has already are left out."""
-    lines = text.splitlines()
+    lines = {line.rstrip("\r\n") for line in lines_of(text)}
     fresh = [f"- {note}" for note in notes if f"- {note}" not in lines]
     if not fresh:
         return text
@@ -119,8 +119,8 @@ def diff_of_notes(text: str, notes: Sequence[str]) -> str:
     if after == text:
         return ""
     lines = difflib.unified_diff(
-        text.splitlines(keepends=True),
-        after.splitlines(keepends=True),
+        lines_of(text),
+        lines_of(after),
         f"a/{NOTES}" if text else "/dev/null",
         f"b/{NOTES}",
     )

@@ -130,9 +130,14 @@ def diff(
         _pictures(ctx, run, pictures)
         return
     text = perform(ctx, lambda verbs: verbs.runs.diff(run, attempt, at), quick=True)
-    if not text:
+    if text:
+        _patch(text)
+    else:
         put(f"{run} has changed nothing.", file=sys.stderr)
-    elif sys.stdout.isatty():
+
+
+def _patch(text: str) -> None:
+    if sys.stdout.isatty():
         coloured(harmless(text))
     else:
         # Unfiltered: `cloister diff RUN | git apply` needs the exact bytes.
@@ -164,7 +169,7 @@ def _pictures(ctx: typer.Context, run: str, folder: Path) -> None:
 def _notes(ctx: typer.Context, run: str) -> None:
     found = perform(ctx, lambda verbs: verbs.knowledge.notes(run))
     if found.diff:
-        put(found.diff.rstrip("\n"))
+        _patch(found.diff)
     else:
         put(f"{run} proposes no notes{' beside its change' if found.written else ''}.", file=sys.stderr)
 

@@ -18,6 +18,8 @@ from typing import Literal
 
 import msgspec
 
+from cloister.core.text import lines_of
+
 Language = Literal["python", "script", "go"]
 Method = Literal["coverage", "traceback", "imports"]
 Flag = Literal["special_case", "deletes_code", "weakens_check", "pair"]
@@ -164,12 +166,6 @@ class Chosen(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...]
     others: tuple[int, ...] = ()
     """Numbers of the other plausible candidates, best first."""
-
-
-def lines_of(text: str) -> list[str]:
-    """Return the lines with their ends. Unlike `splitlines`, only a newline ends a line."""
-    *whole, last = text.split("\n")
-    return [f"{line}\n" for line in whole] + ([last] if last else [])
 
 
 def applied(source: str, hunks: tuple[Hunk, ...]) -> str:

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from tree_sitter import Language as TreeLanguage
 from tree_sitter import Node, Parser
 
-from cloister.harnesses.repair.api import Language, lines_of
+from cloister.core.text import lines_of
+from cloister.harnesses.repair.api import Language
 from cloister.harnesses.repair.suite import language_of
 
 Cut = tuple[int, int, str]

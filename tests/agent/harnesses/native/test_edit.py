@@ -1,8 +1,11 @@
-"""The excerpt shown when the text to replace is not in the file."""
+"""The excerpt shown when the text to replace is not in the file, and the numbers of lines."""
+
+from pathlib import Path
 
 import pytest
+from tests.agent.loop_bench import open_bench
 
-from cloister.agent.tools.files import nearest
+from cloister.agent.tools.files import READ, nearest
 
 TILL = '''\
 """The till."""
@@ -44,3 +47,11 @@ def test_excerpt_is_empty_without_a_similar_line() -> None:
 def test_excerpt_is_short_and_fast_for_large_files() -> None:
     same = "x = 1\n" * 200_000
     assert len(nearest("x = 1\ny = 2\n" * 2_000, same)) < 2_500
+
+
+@pytest.mark.anyio
+async def test_lines_are_numbered_as_compilers_and_git_count_them(tmp_path: Path) -> None:
+    bench = await open_bench(tmp_path, {"odd.py": "one\r\n\x0ctwo\u2028two\x85two\nthree\n"})
+    shown = await READ.run(bench.computer, READ.args(path="odd.py"), lambda stream, data: None)
+    assert [line[:7] for line in shown.text.split("\n")] == ["     1\t", "     2\t", "     3\t"]
+    assert shown.text.endswith("\tthree")

@@ -1,5 +1,6 @@
 """A run that an editor starts over MCP on stdio, whose model uses tools of the repository in its sandbox."""
 
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ calls = [
     { tool = "own_die" },
     { tool = "own_env" },
     { tool = "own_reach" },
+    { tool = "note", text = "Adding is tested." },
 ]
 
 [[reply]]
@@ -47,6 +49,7 @@ def repository(cloister: Any) -> Path:
         ".cloister/tools/count.toml": COUNT,
         ".cloister/config.toml": 'setup = "off"\n[mcp.own]\ncommand = ["python3", "/work/server.py"]\n',
         "server.py": SERVER.read_text(),
+        ".cloister/notes.md": "# Ours\n\n- A line\u2028of a kind.\n",
     }
     for name, text in files.items():
         (at / name).parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +101,9 @@ def test_an_editor_starts_a_run_that_uses_the_repositorys_tools_and_sees_it_prov
     heard, found = anyio.run(work, cloister, repo, cloister.script(USE))
     assert ": proven" in found["run"], found["run"]
     assert "+    return a + b" in found["diff"]
+    notes = cloister("diff", "last", "--notes").stdout
+    subprocess.run(["git", "apply", "-"], cwd=repo, check=True, input=notes.encode())
+    assert (repo / ".cloister/notes.md").read_text().endswith("kind.\n- Adding is tested.\n")
     assert len(heard) > 5, heard
     assert found["exec"] == "äöü\n[exit status 3]"
     assert (found["read"], found["left"]) == ("äöü\n", "There are none.")
