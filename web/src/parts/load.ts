@@ -4,16 +4,19 @@ import { useEffect, useState } from "preact/hooks";
 
 export type Loaded<T> = { data: T | null; error: unknown; again: () => void };
 
-/** Fetches when `key` changes, and every `seconds` while the page is visible. Old data stays until new arrives. */
-export function useLoad<T>(key: string, fetchIt: () => Promise<T>, seconds = 0): Loaded<T> {
-  const [found, setFound] = useState<{ key: string; data: T | null; error: unknown }>({ key, data: null, error: null });
+/**
+ * Fetches when `key` changes, and every `seconds` while the page is visible. Old data stays until new arrives, if it is
+ * of the same thing: by default that is the key.
+ */
+export function useLoad<T>(key: string, fetchIt: () => Promise<T>, seconds = 0, of = key): Loaded<T> {
+  const [found, setFound] = useState<{ of: string; data: T | null; error: unknown }>({ of, data: null, error: null });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
     let wanted = true;
     const load = () =>
       fetchIt().then(
-        (data) => wanted && setFound({ key, data, error: null }),
-        (error: unknown) => wanted && setFound((before) => ({ key, data: before.key === key ? before.data : null, error })),
+        (data) => wanted && setFound({ of, data, error: null }),
+        (error: unknown) => wanted && setFound((before) => ({ of, data: before.of === of ? before.data : null, error })),
       );
     void load();
     const timer = seconds ? setInterval(() => document.hidden || void load(), seconds * 1000) : undefined;
@@ -23,8 +26,8 @@ export function useLoad<T>(key: string, fetchIt: () => Promise<T>, seconds = 0):
     };
   }, [key, turn]);
   return {
-    data: found.key === key ? found.data : null,
-    error: found.key === key ? found.error : null,
+    data: found.of === of ? found.data : null,
+    error: found.of === of ? found.error : null,
     again: () => setTurn((before) => before + 1),
   };
 }

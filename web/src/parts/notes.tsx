@@ -5,7 +5,7 @@ import { useState } from "preact/hooks";
 import { ApiError, sentence } from "../api/client";
 import { Icon } from "./icons";
 
-export function Failed({ error, again }: { error: unknown; again?: () => void }) {
+export function Failed({ error, again }: { error: unknown; again?: (() => void) | undefined }) {
   return (
     <div class="alert" role="alert">
       <Icon name="warn" />

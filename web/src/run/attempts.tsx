@@ -12,7 +12,7 @@ import { count, dollars, modelName, oneLine, plural } from "../text/format";
 type Props = { run: string; version: number; finished: boolean; go: (seq: number) => void };
 
 export function Attempts({ run, version, finished, go }: Props) {
-  const { data, error, again } = useLoad(`${run}:${version}:${finished}`, () => get<TreeView>(path`/v1/runs/${run}/tree`));
+  const { data, error, again } = useLoad(`${run}:${version}:${finished}`, () => get<TreeView>(path`/v1/runs/${run}/tree`), 0, run);
   const [chosen, setChosen] = useState<number[]>([]);
   if (error && !data) return <Failed error={error} again={again} />;
   if (!data) return <p class="dim pad">Fetching the attempts…</p>;

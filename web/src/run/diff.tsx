@@ -1,7 +1,8 @@
 // The change by file, side by side or in one column. A comment on a line goes back to the agent as a prompt.
 
 import { useSignal } from "@preact/signals";
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { Fragment } from "preact";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getText, path } from "../api/client";
 import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
@@ -15,16 +16,26 @@ export type Comment = { path: string; line: number; side: "old" | "now"; code: s
 type Props = { run: string; at: number | null; version: number; comment: ((comments: Comment[]) => Promise<void>) | null };
 
 const FILE_LINES = 1_500;
+/** So many files begin open, as long as they have so many changed lines together; so many more are named at a time. */
+const OPEN_FILES = 50;
+const OPEN_LINES = 5_000;
+const FILES = 200;
 const LINE_CHARS = 1_000;
 
 export function Diff({ run, at, version, comment }: Props) {
-  const { data, error, again } = useLoad(`${run}:${version}:${at}`, () =>
-    at === 0 ? Promise.resolve("") : getText(path`/v1/runs/${run}/diff` + (at === null ? "" : `?at=${at}`)),
+  const { data, error, again } = useLoad(
+    `${run}:${version}:${at}`,
+    () => (at === 0 ? Promise.resolve("") : getText(path`/v1/runs/${run}/diff` + (at === null ? "" : `?at=${at}`))),
+    0,
+    `${run}:${at !== null}`,
   );
   const files = useMemo(() => (data === null ? [] : parse(data)), [data]);
   const [wanted, setSplit] = useState(() => localStorage.getItem("diff") === "split");
   const split = wanted && !narrow.value;
   const comments = useSignal<Comment[]>([]);
+  // What is being written stays when a line moves to another place of the diff.
+  const drafts = useRef(new Map<string, string>());
+  const [most, setMost] = useState(FILES);
   const [failure, setFailure] = useState<unknown>(null);
   useEffect(() => localStorage.setItem("diff", wanted ? "split" : "one"), [wanted]);
   if (error && data === null) return <Failed error={error} again={again} />;
@@ -32,6 +43,7 @@ export function Diff({ run, at, version, comment }: Props) {
   if (!files.length) return <p class="dim pad">Nothing has changed so far.</p>;
   const added = files.reduce((sum, file) => sum + file.added, 0);
   const removed = files.reduce((sum, file) => sum + file.removed, 0);
+  let lines = 0;
   return (
     <div class={split ? "diff split" : "diff"}>
       <div class="diff-bar">
@@ -46,6 +58,7 @@ export function Diff({ run, at, version, comment }: Props) {
         )}
       </div>
       {failure !== null && <Failed error={failure} />}
+      {error !== null && <Failed error={error} again={again} />}
       {comment && comments.value.length > 0 && (
         <div class="diff-bar review">
           <span>{plural(comments.value.length, "comment")} not sent yet</span>
@@ -62,25 +75,36 @@ export function Diff({ run, at, version, comment }: Props) {
           </button>
         </div>
       )}
-      {files.map((file) => (
+      {files.slice(0, most).map((file, index) => (
         <FileDiff
           key={file.path}
           file={file}
+          begins={index < OPEN_FILES && file.added + file.removed <= FILE_LINES && (lines += file.added + file.removed) <= OPEN_LINES}
+          drafts={drafts.current}
           split={split}
           comments={comments.value.filter((one) => one.path === file.path)}
           add={comment && ((made) => (comments.value = [...comments.value, made]))}
           drop={(gone) => (comments.value = comments.value.filter((one) => one !== gone))}
         />
       ))}
+      {files.length > most && (
+        <p class="pad">
+          <button onClick={() => setMost(most + FILES)}>{count(Math.min(FILES, files.length - most))} more files</button>{" "}
+          <span class="dim">of {count(files.length - most)}</span>
+        </p>
+      )}
     </div>
   );
 }
 
-type FileProps = { file: PatchFile; split: boolean; comments: Comment[]; add: ((made: Comment) => void) | null; drop: (gone: Comment) => void };
+type FileProps = { file: PatchFile; begins: boolean; drafts: Map<string, string>; split: boolean; comments: Comment[]; add: ((made: Comment) => void) | null; drop: (gone: Comment) => void };
 
-function FileDiff({ file, split, comments, add, drop }: FileProps) {
-  const [open, setOpen] = useState(file.added + file.removed <= FILE_LINES);
-  const [writing, setWriting] = useState<PatchLine | null>(null);
+/** A line by its side and number, which stay when the diff comes again. */
+const placeOf = (line: PatchLine | null) => (line ? (line.now ? `now ${line.now}` : `old ${line.old}`) : "");
+
+function FileDiff({ file, begins, drafts, split, comments, add, drop }: FileProps) {
+  const [open, setOpen] = useState(begins);
+  const [writing, setWriting] = useState("");
   const columns = split ? 4 : 3;
   const under = (line: PatchLine | null) => {
     if (!line) return null;
@@ -97,13 +121,15 @@ function FileDiff({ file, split, comments, add, drop }: FileProps) {
             </td>
           </tr>
         ))}
-        {writing === line && add && (
+        {writing === placeOf(line) && add && (
           <tr class="comment">
             <td colSpan={columns}>
               <Write
+                drafts={drafts}
+                place={`${placeOf(line)} ${file.path}`}
                 done={(text) => {
                   if (text) add({ path: file.path, line: line.now ?? line.old ?? 0, side: line.now ? "now" : "old", code: line.text, text });
-                  setWriting(null);
+                  setWriting("");
                 }}
               />
             </td>
@@ -118,7 +144,7 @@ function FileDiff({ file, split, comments, add, drop }: FileProps) {
     if (!add) return <td class="number">{value}</td>;
     return (
       <td class="number">
-        <button aria-label={`Comment on line ${value} of ${file.path}`} onClick={() => setWriting(line)}>
+        <button aria-label={`Comment on line ${value} of ${file.path}`} onClick={() => setWriting(placeOf(line))}>
           {value}
         </button>
       </td>
@@ -146,29 +172,30 @@ function FileDiff({ file, split, comments, add, drop }: FileProps) {
             )}
             <tbody>
               {split
-                ? pairs(part.lines.slice(0, FILE_LINES)).map((pair, row) => {
+                ? pairs(part.lines.slice(0, FILE_LINES)).map((pair) => {
                     const range = pair.left && pair.right && pair.left !== pair.right ? differing(pair.left.text, pair.right.text) : null;
                     return (
-                      <>
-                        <tr key={row}>
+                      <Fragment key={placeOf(pair.right ?? pair.left)}>
+                        <tr>
                           {number(pair.left, "old")}
                           <Code line={pair.left} range={range} />
                           {number(pair.right, "now")}
                           <Code line={pair.right} range={range} />
                         </tr>
-                        {under(pair.right ?? pair.left)}
-                      </>
+                        {pair.left !== pair.right && under(pair.left)}
+                        {under(pair.right)}
+                      </Fragment>
                     );
                   })
-                : part.lines.slice(0, FILE_LINES).map((line, row) => (
-                    <>
-                      <tr key={row}>
+                : part.lines.slice(0, FILE_LINES).map((line) => (
+                    <Fragment key={placeOf(line)}>
+                      <tr>
                         {line.kind === "added" ? <td class="number" /> : number(line, "old")}
                         {number(line, "now")}
                         <Code line={line} range={null} />
                       </tr>
                       {under(line)}
-                    </>
+                    </Fragment>
                   ))}
             </tbody>
           </table>
@@ -202,8 +229,16 @@ function Code({ line, range }: { line: PatchLine | null; range: [number, number]
   );
 }
 
-function Write({ done }: { done: (text: string) => void }) {
-  const [text, setText] = useState("");
+function Write({ drafts, place, done: close }: { drafts: Map<string, string>; place: string; done: (text: string) => void }) {
+  const [text, setText] = useState(drafts.get(place) ?? "");
+  const field = useRef<HTMLTextAreaElement>(null);
+  useEffect(() => {
+    if (!drafts.has(place) || document.activeElement === document.body) field.current?.focus();
+  }, []);
+  const done = (given: string) => {
+    drafts.delete(place);
+    close(given);
+  };
   return (
     <form
       onSubmit={(event) => {
@@ -214,9 +249,12 @@ function Write({ done }: { done: (text: string) => void }) {
       <textarea
         aria-label="Comment"
         placeholder="What should be different here?"
-        ref={(element) => element?.focus()}
+        ref={field}
         value={text}
-        onInput={(event) => setText(event.currentTarget.value)}
+        onInput={(event) => {
+          setText(event.currentTarget.value);
+          drafts.set(place, event.currentTarget.value);
+        }}
         onKeyDown={(event) => {
           if (event.key === "Escape") done("");
           if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) done(text.trim());

@@ -69,6 +69,7 @@ export class Fold {
   baseline: Checks | null = null;
   evidence: Checks | null = null;
   change: ChangeMade | null = null;
+  changed = 0;
   pullRequest = "";
   deliveredTo = "";
   plan = "";
@@ -348,7 +349,7 @@ export class Fold {
         if (body.effect === "deny") this.note(event, `Refused: ${body.method} ${oneLine(body.host + body.path)}`, "warn", "globe", body.rule);
         return;
       case "ChangeMade":
-        this.change = body;
+        [this.change, this.changed] = [body, event.seq];
         return this.note(event, `Change: ${plural(body.files.length, "file")} on ${body.branch}`, "plain", "flag");
       case "ChangeDelivered":
         this.pullRequest = body.url;
