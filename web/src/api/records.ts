@@ -1,7 +1,7 @@
 // The records of the API by the names that the pages use.
 
 export type * from "./schema";
-import type { Event, LiveOutput, ModelText, Progress } from "./schema";
+import type { DeltaMessage, Event } from "./schema";
 
 export type Body = Event["body"];
-export type Delta = ModelText | LiveOutput | Progress;
+export type Delta = DeltaMessage["delta"];

@@ -3,9 +3,11 @@
 import { signal } from "@preact/signals";
 import { loggedOut } from "./client";
 
-export type Line = { state: "open" } | { state: "lost"; retry: number } | { state: "ended"; why: string };
+export type Line = { state: "open" } | { state: "lost"; retry: number } | { state: "ended"; code: number };
 
-const ENDED = new Set([1000, 4400, 4401, 4403, 4404]);
+/** There is nothing more now; later there may be. */
+export const COMPLETE = 1000;
+const ENDED = new Set([COMPLETE, 4400, 4401, 4403, 4404]);
 const LONGEST_PAUSE = 15;
 
 export class Stream {
@@ -37,7 +39,8 @@ export class Stream {
     this.socket?.close();
   }
 
-  private readonly connect = (): void => {
+  /** Connects at once: what is lost comes back sooner, and what was complete may have more. */
+  readonly connect = (): void => {
     clearTimeout(this.timer);
     if (this.closed || this.socket) return;
     const socket = new WebSocket(this.address().replace(/^/, location.origin.replace(/^http/, "ws")));
@@ -52,7 +55,7 @@ export class Stream {
       if (this.closed) return;
       if (ENDED.has(event.code)) {
         if (event.code === 4401) loggedOut.value = "This login has ended.";
-        this.line.value = { state: "ended", why: event.reason };
+        this.line.value = { state: "ended", code: event.code };
         return;
       }
       this.line.value = { state: "lost", retry: Date.now() + this.pause * 1000 };

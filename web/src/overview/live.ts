@@ -1,14 +1,12 @@
 // All runs as they change: one stream for the list, the frame and the search.
 
 import { signal } from "@preact/signals";
-import type { RunRow } from "../api/records";
+import type { OverviewMessage, RunRow } from "../api/records";
 import { get } from "../api/client";
 import { Stream } from "../api/stream";
 import { noticed } from "../parts/notify";
 
 const FIRST = 500;
-
-type Message = { type: "run"; run: RunRow } | { type: "synced"; cursor: number } | { type: "sandboxes" | "error" | "end" };
 
 /** The newest runs, newest first; null until the first of them came. */
 export const runs = signal<readonly RunRow[] | null>(null);
@@ -39,15 +37,22 @@ export function follow(): void {
   overview ??= new Stream(
     () => (cursor === null ? `/v1/stream?last=${FIRST}` : `/v1/stream?after=${cursor}`),
     (given) => {
-      const message = given as Message;
-      if (message.type === "run") {
-        noticed(known.get(message.run.id), message.run);
-        known.set(message.run.id, message.run);
-      }
-      else if (message.type === "synced") {
-        cursor = message.cursor;
-        if (known.size < FIRST) more.value = false;
-        list();
+      const message = given as OverviewMessage;
+      switch (message.type) {
+        case "run":
+          noticed(known.get(message.run.id), message.run);
+          known.set(message.run.id, message.run);
+          return;
+        case "synced":
+          cursor = message.cursor;
+          if (known.size < FIRST) more.value = false;
+          return list();
+        case "sandboxes": // their page asks for itself
+        case "error":
+        case "end":
+          return;
+        default:
+          message satisfies never;
       }
     },
   );

@@ -2,7 +2,7 @@
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useMemo, useState } from "preact/hooks";
-import { get, me, path, steer } from "../api/client";
+import { get, me, path, sentence, steer } from "../api/client";
 import type { Access, RunView } from "../api/records";
 import { runs } from "../overview/live";
 import { usually } from "../overview/overview";
@@ -45,7 +45,7 @@ export function RunPage({ run }: { run: string }) {
   if (log.error.value && !log.view.value) {
     return (
       <Empty title="This run cannot be shown" command="cloister ps">
-        <Failed error={log.error.value} />
+        <Failed error={log.error.value.why} again={log.error.value.retry === null ? undefined : log.again} />
       </Empty>
     );
   }
@@ -129,7 +129,7 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
           <Diff
             run={id}
             at={at ? (saved?.seq ?? 0) : null}
-            version={fold.change ? fold.last : (saved?.seq ?? 0)}
+            version={Math.max(fold.changed, saved?.seq ?? 0)}
             comment={may && !at ? async (comments) => void (await steer(path`/v1/runs/${id}/say`, { text: asPrompt(comments) })) : null}
           />
         ) : pane === "receipt" ? (
@@ -158,6 +158,7 @@ type HeadProps = { log: RunLog; fold: Fold; past: boolean; access: Access | null
 function Head({ log, fold, past, access, share, children }: HeadProps) {
   const view = log.view.value!;
   const line = log.stream?.line.value;
+  const missing = log.error.value;
   const prompt = fold.request?.prompt ?? view.prompt;
   const last = past ? (log.events.find((event) => event.seq >= fold.last)?.at ?? 0) : 0;
   const seconds = past ? last - fold.began : fold.state === "finished" ? fold.endedAt - fold.began : now.value - (fold.began || view.created_at);
@@ -204,6 +205,12 @@ function Head({ log, fold, past, access, share, children }: HeadProps) {
           </button>
         )}
         {log.watchers.value.length > 1 && <span>{log.watchers.value.map(shown).join(", ")} watch</span>}
+        {missing && (
+          <span class="warn" role="status">
+            A part of the log is missing: {sentence(missing.why)}
+            {missing.retry !== null && ` It is asked for again at ${clock(missing.retry)}.`} <button onClick={log.again}>Now</button>
+          </span>
+        )}
         {line?.state === "lost" && (
           <span class="warn" role="status">
             Connection lost{line.retry ? `, trying again at ${clock(line.retry / 1000)}` : ""}. What is new follows then.
