@@ -316,7 +316,8 @@ class Backbone(AuditLog, BudgetStore, Protocol):
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         """Append what comes from a person; needs no fence.
 
-        A `PromptReceived` for a finished run appends `RunContinued` before it and queues the run again; anything
+        A `PromptReceived` for a finished run appends `RunContinued` before it and queues the run again. A
+        `ChangeDelivered` is for a finished run only (`run_not_finished`), whose end follows it once more; anything
         else for a finished run raises `UserError` (`run_finished`).
         A body with the `key` of an earlier one of the same person appends nothing: the earlier event is returned.
         `UserError` (`key_taken`) if the two differ.

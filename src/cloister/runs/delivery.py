@@ -150,7 +150,11 @@ async def _deliver(services: "RunServices", journal: Journal, winner: AttemptEnd
     """Bring the change where the request wants it. A forge that does not take it is recorded; the change stays."""
     events = journal.events
     done = Index(events[round_start(events) :]).of(ChangeDelivered, DeliveryFailed)
-    all_of_them = await targets(services.forges, request_of(events))
+    wanted = await targets(services.forges, request_of(events))
+    # A pull request that a person opened is kept up to date, too.
+    opened = (Target(one.where, one.folder) for one in Index(events).of(ChangeDelivered) if one.url)
+    known = {Target(without_userinfo(one.address), one.folder) for one in wanted}
+    all_of_them = (*wanted, *(one for one in dict.fromkeys(opened) if one not in known))
     due = [one for one in all_of_them if change_at(made, one.folder) is not None]
     for target in due[len(done) :]:
         if await _may_deliver(services, journal, winner, target.address, made.branch):

@@ -362,11 +362,11 @@ export class Fold {
         this.outcome = body.outcome;
         this.reason = body.reason;
         this.phase = null;
-        this.endedAt = event.at;
+        if (!body.again) this.endedAt = event.at;
         this.stopping = this.pausing = false;
         this.asks.clear();
         for (const one of this.questions.values()) one.over = true;
-        this.rows.push({
+        if (!body.again) this.rows.push({
           kind: "end", key: `n${event.seq}`, seq: event.seq, at: event.at, outcome: body.outcome, reason: body.reason,
           run: event.run, pictures: beforeAndAfter(this.pictures.get(body.attempt ?? 0) ?? []),
         });

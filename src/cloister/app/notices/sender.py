@@ -19,6 +19,7 @@ from cloister.app.notices.text import KINDS, mail, notice_of, post
 from cloister.app.settings import MailEntry, Settings
 from cloister.core.addresses import normal_host
 from cloister.core.errors import CloisterError, OutsideError, UserError
+from cloister.core.events import RunFinished
 from cloister.core.text import one_line
 from cloister.egress.credentials import Unreadable, Vault, token_source
 from cloister.egress.rules import forbidden, is_own, resolve
@@ -85,7 +86,7 @@ class Sender:
         base = f"https://{self.settings.file.hosts[0]}" if self.settings.file.hosts else ""
         for event in events:
             wanted = [one for one in targets if one.made_at <= event.at]
-            if not wanted:
+            if not wanted or (isinstance(event.body, RunFinished) and event.body.again):
                 continue
             key, notice = notice_of(event, await self.backbone.row(event.run), base)
             data = msgspec.json.encode(notice)

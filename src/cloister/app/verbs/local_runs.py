@@ -496,10 +496,12 @@ class LocalRuns(Group):
             proposal = await propose(kept, events, winner, made, target)
             sent = await forges.at(address).deliver(proposal)
         assert sent is not None  # noqa: S101 - a forge with pull requests takes every proposal
-        done = delivery(sent, part.folder)
-        await self._note(
-            "PullRequestOpened", run=events[0].run, where=done.where, branch=done.branch, url=done.url
-        )
+        done = structs.replace(delivery(sent, part.folder), who=self.caller.name)
+        try:
+            await self._log.append_outside(events[0].run, done)
+        except UserError as error:
+            if error.code != "run_not_finished":  # a message continued it meanwhile: it delivers there itself
+                raise
         return done
 
     async def verify(

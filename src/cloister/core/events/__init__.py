@@ -207,6 +207,7 @@ FromOutside = (
     | RewindRequested
     | ModelChosen
     | SandboxUsed
+    | ChangeDelivered
 )
 """Events that people may append without owning the run."""
 

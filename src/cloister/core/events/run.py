@@ -246,6 +246,8 @@ class ChangeDelivered(EventBody, frozen=True):
     """The number of the pull request; 0 without one."""
     folder: str = ""
     """Of a run on several repositories: which one."""
+    who: str | None = None
+    """The person who delivered it after the end; None: the run itself."""
 
 
 class DeliveryFailed(EventBody, frozen=True):
@@ -264,3 +266,5 @@ class RunFinished(EventBody, frozen=True):
     """The winning attempt; None without one."""
     blame: Blame | None = None
     """Who can fix a failure."""
+    again: bool = False
+    """True: the same end, after a person delivered the change of the finished run."""

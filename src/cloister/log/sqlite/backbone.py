@@ -16,6 +16,7 @@ from cloister.core.budget import Spend
 from cloister.core.errors import Bug, CloisterError, UserError
 from cloister.core.events import (
     AnyBody,
+    ChangeDelivered,
     Delta,
     Event,
     FromOutside,
@@ -131,6 +132,10 @@ class SqliteBackbone:
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         entry = from_a_person(body)
+        if isinstance(body, ChangeDelivered):
+            return await self._writer.write(
+                lambda db: transactions.append_delivery(db, run, entry, self._now(), self._key)
+            )
         return await self._writer.write(lambda db: transactions.append_outside(db, run, entry, self._now()))
 
     async def forget(self, run: RunId, who: str) -> bool:

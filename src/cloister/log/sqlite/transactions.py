@@ -197,6 +197,19 @@ def append_outside(
     return events[-1], events
 
 
+def append_delivery(
+    db: sqlite3.Connection, run: RunId, entry: EncodedBody, at: float, key: Signer
+) -> tuple[Event, tuple[Event, ...]]:
+    """Append a person's delivery to a finished run, and its end again: the log of a finished run ends with its end, signed."""
+    stored = _stored(find(db, run))
+    ended = _last(db, stored.num, ("RunFinished",))
+    if stored.state != "finished" or not isinstance(ended, RunFinished):
+        raise UserError("run_not_finished", f"Run {run} is not finished: it delivers its change itself.")
+    events = _write(db, stored, (entry, encoded(msgspec.structs.replace(ended, again=True))), at)
+    audit.checkpoint(db, key, at, run)
+    return events[0], events
+
+
 def forget(
     db: sqlite3.Connection, run: RunId, who: str, at: float, key: Signer
 ) -> tuple[bool, tuple[Event, ...]]:

@@ -463,14 +463,14 @@ class Renderer:
                     yield Line(f"  ⊘ connection to {where} refused {rule}", "warn")
                 else:
                     yield Line(f"  → connection to {where}", "dim")
-            case e.RunFinished():
+            case e.RunFinished(again=False):
                 yield IDLE
                 yield from summary(fold(self._events), self._width)
             case e.TurnEnded():
                 yield _THINKING
             case e.ChangeDelivered() | e.DeliveryFailed():
                 yield from facts.delivery(body)
-            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade():
+            case e.ConnectionClosed() | e.RequestDecided() | e.ChangeMade() | e.RunFinished():
                 yield IDLE
             case _:
                 assert_never(body)

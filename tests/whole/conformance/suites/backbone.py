@@ -5,6 +5,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import anyio
+from msgspec.structs import replace
 from tests.whole.conformance.suites.base import expect, promises, refused
 
 from cloister.core.budget import Spend
@@ -13,6 +14,7 @@ from cloister.core.events import (
     AnyBody,
     AskAnswered,
     BudgetExtended,
+    ChangeDelivered,
     Delta,
     Event,
     FromOutside,
@@ -324,6 +326,26 @@ async def a_message_queues_a_finished_run_again(rig: Rig) -> None:
         kinds = [type(event.body) for event in await one.read(old.run)][2:]
         expect(kinds, [RunFinished, RunContinued, PromptReceived, PromptReceived, RunClaimed, RunFinished])
         expect(len(await collect(one, old.run)), len(kinds) + 2)
+
+
+async def a_delivery_after_the_end_leaves_the_run_finished(rig: Rig) -> None:
+    sent = ChangeDelivered("https://forge/a", "fix", url="https://forge/a/1", number=1, who=ME)
+    async with rig.open() as one, rig.open() as other:
+        fence = await claimed(one)
+        with refused("run_not_finished"):
+            await other.append_outside(fence.run, sent)
+        await one.append(fence, [FINISHED])
+        sealed = await one.seal(fence.run)
+        expect((await other.append_outside(fence.run, sent)).body, sent)
+        expect(bodies(await collect(one, fence.run))[-2:], [sent, replace(FINISHED, again=True)])
+        row = await other.row(fence.run)
+        expect((row.state, row.outcome, row.last_seq), ("finished", FINISHED.outcome, 5))
+        expect(await one.claim(new_owner_id()), None)
+        expect((await one.audit(run=fence.run))[-2].who, ME)
+        expect((await one.seal(fence.run)) != sealed, True)
+        expect((await one.verify_audit()).ok, True)
+        await one.append_outside(fence.run, PromptReceived("more", ME))
+        expect((await one.row(fence.run)).state, "queued")
 
 
 async def people_need_no_fence(rig: Rig) -> None:

@@ -156,6 +156,36 @@ def test_a_review_comment_continues_the_run_until_the_pull_request_is_merged(
         cloister("serve", "--stop")
 
 
+def test_a_pull_request_that_a_person_opened_after_the_end_is_followed(cloister: Any, forge: Forge) -> None:
+    config = cloister.data_dir / "config.toml"
+    config.write_text(f"follow_seconds = 1\n{config.read_text()}")
+    on = 'expect = "off by one"\n' + bash("echo '# reviewed' >> calc.py")
+    model = _model(cloister, on, finish("Reviewed."))
+    address = ("--repo", f"{forge.url}/team/shop", "--model", model)
+    cloister("run", "Fix add", *address, *CHECK, "--no-pr")
+    assert forge.pulls == []
+    assert "Pull request 1" in cloister("pr", "last").stdout
+    page = f"{forge.url}/team/shop/pull/1"
+    (sent,) = bodies(cloister, "ChangeDelivered")
+    assert (sent["url"], bool(sent["who"])) == (page, True)
+    assert f"pull request {page}" in cloister("watch", "last").stdout
+    forge.comments.append((1, "ann", "off by one?", "calc.py", 2))
+    cloister("serve", "--background", "--port", "0")
+    try:
+        cloister.until(lambda: "PromptReceived" in cloister.kinds())
+        cloister.until(lambda: cloister.kinds()[-1] == "RunFinished")
+        branch = forge.pulls[0].branch
+        bare = forge.root / "team/shop.git"
+        assert cloister.git(bare, "show", f"{branch}:calc.py").endswith("# reviewed")
+        assert (len(forge.pulls), len(bodies(cloister, "ChangeDelivered"))) == (1, 2)
+        forge.pulls[0].state = "merged"
+        cloister.until(lambda: "PullRequestEnded" in cloister("audit", "show").stdout)
+        assert forge.commit(branch) == "0" * 40
+    finally:
+        cloister("serve", "--stop")
+    assert cloister("audit", "verify").stdout.startswith("OK")
+
+
 RED = """FF
 ======================================================================
 FAIL: test_sum (test_calc.T.test_sum)
