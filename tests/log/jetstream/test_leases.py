@@ -116,6 +116,30 @@ def test_an_owner_that_is_cut_off_stops_before_its_lease_can_be_taken(
         assert (False, True) in seen
 
 
+def test_an_observer_that_was_cut_off_takes_no_living_owner_for_dead(server: NatsServer) -> None:
+    owner = new_owner_id()
+    made = Wire(int(server.url.rpartition(":")[2]))
+    try:
+        url = f"nats://127.0.0.1:{made.port}"
+        with open_leases(Cluster((url,)), TERMS) as observer, holder(server.url, owner) as other:
+            until(lambda: observer.lives(owner))
+            heard = time.monotonic() + TERMS.renew_seconds
+            until(lambda: time.monotonic() > heard)  # a renewal passes that no call looks at
+            made.drop()
+            away = time.monotonic() + TERMS.dead_seconds
+            until(lambda: time.monotonic() > away)
+            made.carry()
+            answers: list[bool] = []
+            again = time.monotonic() + TERMS.dead_seconds
+            while time.monotonic() < again:
+                answers.append(observer.lives(owner))
+                time.sleep(0.05)
+            assert other.acts()
+            assert all(answers)
+    finally:
+        made.close()
+
+
 def test_while_nats_is_away_every_owner_is_thought_to_live_and_none_may_act_for_long(tmp_path: Path) -> None:
     owner = new_owner_id()
     with (
@@ -148,11 +172,11 @@ def test_an_owner_whose_key_was_removed_stops(server: NatsServer, leases: Stream
 
 
 class Wire:
-    """Carries connections to a port until it is cut: then they stay open and carry nothing."""
+    """Carries connections to a port until it is cut: then they stay open and carry nothing. Or drops them for a while."""
 
     def __init__(self, port: int) -> None:
         self._port = port
-        self._cut, self._ended = threading.Event(), threading.Event()
+        self._cut, self._ended, self._dropping = threading.Event(), threading.Event(), threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._ends: list[socket.socket] = []
@@ -162,6 +186,21 @@ class Wire:
     def cut(self) -> None:
         self._cut.set()
 
+    def drop(self) -> None:
+        """End the connections, and refuse others until `carry`."""
+        self._dropping.set()
+        self._threads[0].join(10)
+        self._listener.close()
+        for end in tuple(self._ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def carry(self) -> None:
+        self._dropping.clear()
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._threads[0] = threading.Thread(target=self._accept)
+        self._threads[0].start()
+
     def close(self) -> None:
         self._ended.set()
         for thread in self._threads:
@@ -170,7 +209,7 @@ class Wire:
             end.close()
 
     def _accept(self) -> None:
-        while self._readable(self._listener):
+        while not self._dropping.is_set() and self._readable(self._listener):
             pair = (self._listener.accept()[0], socket.create_connection(("127.0.0.1", self._port)))
             self._ends.extend(pair)
             for ends in (pair, pair[::-1]):
@@ -183,7 +222,7 @@ class Wire:
                 other.sendall(data)
 
     def _readable(self, end: socket.socket) -> bool:
-        while not self._ended.is_set():
+        while not (self._ended.is_set() or (end is self._listener and self._dropping.is_set())):
             if select.select([end], [], [], 0.1)[0]:
                 return True
         return False

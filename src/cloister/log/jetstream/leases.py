@@ -70,6 +70,8 @@ class StreamLeases:
         """Until when the owners that this process holds may act."""
         self._seen: dict[OwnerId, tuple[int | None, float]] = {}
         """The newest renewal of each owner, if its number is known, and since when this process has seen it."""
+        self._connections = 0
+        """How often the connection was made again when a renewal was last heard or asked for."""
         self._lock = threading.Lock()
 
     @contextmanager
@@ -103,6 +105,7 @@ class StreamLeases:
             return False
         at = now()
         with self._lock:
+            self._forget_unheard()
             known, since = self._seen.get(owner, (revision, at))
             if known is not None and known != revision:
                 since = at  # renewed, and this process did not hear of it
@@ -123,7 +126,15 @@ class StreamLeases:
     def heard(self, owner: OwnerId) -> None:
         """A renewal passed by."""
         with self._lock:
+            self._forget_unheard()
             self._seen[owner] = (None, now())
+
+    def _forget_unheard(self) -> None:
+        """Renewals may have passed while there was no connection: one heard before it proves nothing now."""
+        made = self._link.client.stats["reconnects"]
+        if made != self._connections:
+            self._connections = made
+            self._seen = {owner: seen for owner, seen in self._seen.items() if seen[0] is not None}
 
     def _call(self, ask: Callable[[], Any]) -> Any:
         """Ask NATS in the other thread. Raises `HostError` (`cluster_away`) when no answer comes."""
