@@ -12,6 +12,7 @@ from functools import partial
 from typing import Protocol
 
 import anyio
+from anyio.abc import TaskGroup
 
 from cloister.core.errors import CloisterError, Fenced, HostError, lack_of, sole
 from cloister.core.events import (
@@ -80,6 +81,7 @@ class _Pause:
     not_before: float
     """By `anyio.current_time()`."""
     stored: bool = False
+    storing: bool = False
 
 
 class Supervisor:
@@ -153,13 +155,13 @@ class Supervisor:
     async def supervise(self) -> None:
         """Never returns; cancelling it leaves every run resumable."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch_disk)
+            tasks.start_soon(self._watch_disk, tasks)
             while True:
                 await self._slots.acquire()
                 fence = await self._next()
                 tasks.start_soon(self._run, fence)
 
-    async def _watch_disk(self) -> None:
+    async def _watch_disk(self, tasks: TaskGroup) -> None:
         while True:
             try:
                 self.shortage = await self._look()
@@ -171,7 +173,7 @@ class Supervisor:
             for run in self._moving():
                 self._driven[run].cancel()
             for pause in tuple(self._paused.values()):
-                await self._store(pause)
+                tasks.start_soon(self._store, pause)  # a log that does not answer must not keep runs going
             if self.shortage is None and self._paused:
                 self._woken.set()
             await anyio.sleep(_LOOK_SECONDS)
@@ -264,8 +266,9 @@ class Supervisor:
         await self._store(pause)
 
     async def _store(self, pause: _Pause) -> None:
-        if pause.stored:
+        if pause.stored or pause.storing:
             return
+        pause.storing = True
         run, reason = pause.fence.run, pause.event.reason
         try:
             await self._backbone.append(pause.fence, (pause.event,))
@@ -276,6 +279,8 @@ class Supervisor:
             else:
                 logger.warning("run %s is not paused but given up here: %s", run, error.message)
                 self._paused.pop(run, None)
+        finally:
+            pause.storing = False
 
 
 def _pauses(events: Sequence[Event]) -> int:

@@ -74,6 +74,27 @@ async def test_a_name_is_free_for_its_own_data_directory_and_after_its_machine_d
         assert [each.owner for each in await machines.all()] == [other.owner]
 
 
+async def test_a_record_that_cannot_be_read_belongs_to_a_machine_while_it_is_renewed(
+    server: NatsServer,
+) -> None:
+    async with opened(server.url) as machines, open_link(Cluster((server.url,))) as link:
+        bucket = await link.jetstream.key_value(f"{link.cluster.name}-machines")
+        await bucket.put("a", b'{"of": "another version"}')
+
+        async def renew() -> None:
+            while True:
+                await bucket.put("a", b'{"of": "another version"}')
+                await anyio.sleep(0.1)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(renew)
+            with pytest.raises(CloisterError) as refused:
+                await machines.join(peer("a"), 1.0)
+            assert refused.value.code == "machine_taken"
+            tasks.cancel_scope.cancel()
+        assert await machines.join(peer("a"), 0.5) is None
+
+
 async def test_a_person_drains_a_machine_that_there_is(server: NatsServer) -> None:
     async with opened(server.url) as machines:
         await machines.join(peer("a"), 0.0)

@@ -2,9 +2,16 @@
 
 import os
 import signal
+from contextlib import suppress
 
+import anyio
+from nats.js.errors import NoKeysError
 from tests.log.jetstream.servers import NatsServer
 from tests.whole.cluster.conftest import PROMPT, Start, bodies, one_story
+
+from cloister.core.ids import is_id
+from cloister.log.jetstream.link import Cluster, open_link
+from cloister.log.jetstream.shared_log import Behind, open_shared_log
 
 
 def test_a_run_admitted_on_one_machine_is_driven_by_a_worker_and_seen_from_both(
@@ -112,6 +119,37 @@ def test_runs_pause_while_nats_is_away_and_go_on_when_it_is_back(machine: Start,
     events = front.events()
     one_story(events)
     assert bodies(events, "RunFinished")[0]["outcome"] == "proven"
+
+
+def test_a_machine_that_cannot_follow_the_log_leaves_its_runs_to_others(
+    machine: Start, nats: NatsServer
+) -> None:
+    worker = machine("worker")
+    worker("run", PROMPT, "--repo", str(worker.ledger()), "--model", worker.fix, "--detach")
+    worker.until(lambda: bool(worker.sandbox_processes()))
+
+    async def upgrade() -> None:
+        async with open_link(Cluster((nats.url,))) as link:
+            shared = await open_shared_log(link)
+            while True:
+                with suppress(Behind):
+                    await shared.append(b'{"version": 2, "changes": [], "head": ""}', await shared.tip())
+                    return
+
+    async def owners() -> list[str]:
+        async with open_link(Cluster((nats.url,))) as link:
+            bucket = await link.jetstream.key_value(f"{link.cluster.name}-leases")
+            try:
+                return [key for key in await bucket.keys() if is_id(key)]
+            except NoKeysError:
+                return []
+
+    assert anyio.run(owners)
+    anyio.run(upgrade)
+    worker.until(lambda: not worker.sandbox_processes())
+    worker.until(lambda: not anyio.run(owners))
+    refused = worker("ps", code=3)
+    assert "upgrade this machine" in refused.stderr
 
 
 def test_a_second_machine_with_a_name_is_refused_and_the_first_goes_on(machine: Start) -> None:

@@ -47,8 +47,17 @@ T = TypeVar("T")
 class Member:
     """`Others`, and the lease of this process."""
 
-    def __init__(self, machines: Machines, leases: StreamLeases, terms: Terms, me: Peer) -> None:
+    def __init__(
+        self,
+        machines: Machines,
+        leases: StreamLeases,
+        terms: Terms,
+        me: Peer,
+        failure: Callable[[], CloisterError | None],
+    ) -> None:
         self._machines = machines
+        self._failure = failure
+        """Why this machine cannot follow the log any more."""
         self._leases = leases
         self._terms = terms
         self._me = me
@@ -56,6 +65,8 @@ class Member:
         self._drain: Callable[[bool], None] = lambda _: None
         self._used = False
         """Whether the lease may have runs."""
+        self._drained = False
+        """Whether this machine was drained when it last looked: a claim that was under way has ended since."""
         self._given_up = False
 
     @property
@@ -69,6 +80,8 @@ class Member:
 
     def lost(self) -> str | None:
         """Why this process may not drive runs now."""
+        if failure := self._failure():
+            return failure.message
         return None if self._leases.acts(self._me.owner) else _LOST
 
     def describe(self, load: Callable[[], Load], drain: Callable[[bool], None]) -> None:
@@ -81,11 +94,11 @@ class Member:
         await self._machines.drain(name, on)
 
     async def keep(self, *, task_status: TaskStatus[None] = TASK_STATUS_IGNORED) -> None:
-        """Hold a lease, and another one whenever one was lost or given up; never returns."""
+        """Hold a lease, and another one whenever one was lost or given up, as long as this machine follows the log."""
         async with _entered(self._leases.hold(self._me.owner)):
             task_status.started()
             await self._until_over()
-        while True:
+        while self._failure() is None:
             owner = new_owner_id()
             async with AsyncExitStack() as held:
                 try:
@@ -98,6 +111,7 @@ class Member:
                 self._given_up = False
                 logger.warning("this machine goes on as %s", owner)
                 await self._until_over()
+        logger.error("this machine drives no runs until it is started again: %s", self.lost())
 
     async def _until_over(self) -> None:
         """Wait until others may take the runs of this lease; they were stopped when it was lost."""
@@ -107,7 +121,11 @@ class Member:
 
     async def _while_acting(self, owner: OwnerId) -> None:
         while True:
-            if not self._leases.acts(owner) or (self._given_up and owner == self._me.owner):
+            if (
+                self._failure()
+                or not self._leases.acts(owner)
+                or (self._given_up and owner == self._me.owner)
+            ):
                 return
             await anyio.sleep(_LOOK_SECONDS)
 
@@ -152,7 +170,8 @@ class Member:
                 continue
             self._drain(drained)
             self._used = self._used or not drained
-            if drained and self._used and not load.running:
+            before, self._drained = self._drained, drained
+            if drained and before and self._used and not self._load().running:
                 # The runs that it drove can be claimed by others at once.
                 self._used, self._given_up = False, True
 
@@ -215,9 +234,9 @@ async def open_member(settings: Settings, entry: ClusterEntry) -> AsyncGenerator
         link = await stack.enter_async_context(open_link(cluster))
         machines = await open_machines(link, leases.lives)
         me = _machine(settings, entry)
-        member = Member(machines, leases, terms, me)
         backbone = open_backbone(link, settings.log_path, owner_lives=leases.lives)
         shared = await stack.enter_async_context(backbone)
+        member = Member(machines, leases, terms, me, lambda: shared.failure)
         objects = await open_objects(link)
         local = LocalRepositories(settings.data_dir)
         files = SharedRepositories(local, settings.data_dir / "runs", objects, ensure_bare)

@@ -22,6 +22,7 @@ import msgspec
 from anyio import to_thread
 from nats.aio.msg import Msg
 
+from cloister.core.errors import CloisterError
 from cloister.core.events import Delta
 from cloister.core.ids import OwnerId, RunId
 from cloister.log.audit.entry import exact
@@ -61,6 +62,11 @@ class JetStreamBackbone(SqliteBackbone):
         super().__init__(path, writer, reader, hub, owner_lives, now)
         self._copy = writer
         self._fragments = fragments
+
+    @property
+    def failure(self) -> CloisterError | None:
+        """Why this machine cannot follow the log any more: it can neither drive runs nor show them."""
+        return self._copy.failure
 
     def publish(self, run: RunId, delta: Delta) -> None:
         super().publish(run, delta)

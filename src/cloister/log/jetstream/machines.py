@@ -50,8 +50,15 @@ class Machines:
         Waits for the end of a machine that died with this name. Raises `HostError` (`machine_taken`, `clock_apart`).
         """
         last = anyio.current_time() + patience_seconds
+        first: int | None = None
         while True:
             known, number = await self._stored(me.name)
+            first = number if first is None else first
+            if known is None and number and anyio.current_time() <= last:
+                await anyio.sleep(0.2)  # of another version: it is renewed while its machine lives
+                continue
+            if known is None and number != first:
+                raise _taken(me.name)
             ours = known is not None and known.identity == me.identity
             if known is None or ours or not await to_thread.run_sync(self._lives, known.owner):
                 if (made := await self._put(me, number)) is not None:
@@ -62,10 +69,7 @@ class Machines:
                         raise
                     return known if ours else None
             elif anyio.current_time() > last:
-                raise HostError(
-                    "machine_taken",
-                    f"Another machine of this cluster is called {me.name}: give this one another name with --name.",
-                )
+                raise _taken(me.name)
             await anyio.sleep(0.2)
 
     async def tell(self, me: Peer) -> None:
@@ -123,7 +127,7 @@ class Machines:
         try:
             return (_decode(data) if data else None), number
         except msgspec.MsgspecError:
-            return None, number  # of another version: the name is free once it is renewed here
+            return None, number  # of another version
 
     async def _value(self, key: str) -> bytes | None:
         async def read() -> bytes | None:
@@ -158,6 +162,13 @@ class Machines:
                 f"The clock of this machine is {abs(apart):.0f} s {'ahead of' if apart > 0 else 'behind'} that of the "
                 "NATS servers: set both by NTP, then start again.",
             )
+
+
+def _taken(name: str) -> HostError:
+    return HostError(
+        "machine_taken",
+        f"Another machine of this cluster is called {name}: give this one another name with --name.",
+    )
 
 
 async def open_machines(

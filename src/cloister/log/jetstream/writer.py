@@ -61,6 +61,11 @@ class StreamWriter:
         self._closing = False
         self.latency = Latency()
 
+    @property
+    def failure(self) -> CloisterError | None:
+        """Why this machine cannot follow the log any more."""
+        return self._failure
+
     async def write(self, work: Work[T]) -> T:
         """Do `work` in a transaction; durable on a majority of the cluster when this returns.
 
