@@ -3,6 +3,7 @@
 import os
 import signal
 from contextlib import suppress
+from typing import Any
 
 import anyio
 from nats.js.errors import NoKeysError
@@ -138,7 +139,7 @@ def test_a_machine_that_cannot_follow_the_log_leaves_its_runs_to_others(
 
     async def owners() -> list[str]:
         async with open_link(Cluster((nats.url,))) as link:
-            bucket = await link.jetstream.key_value(f"{link.cluster.name}-leases")
+            bucket: Any = await link.jetstream.key_value(f"{link.cluster.name}-leases")
             try:
                 return [key for key in await bucket.keys() if is_id(key)]
             except NoKeysError:
