@@ -58,6 +58,28 @@ def test_a_python_that_cannot_be_had_is_named() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text", "version"),
+    [
+        ("pyproject.toml", '[project]\nname = "a"\nrequires-python = "==3.12.*"\n', "3.13"),
+        ("pyproject.toml", '[project]\nname = "a"\nrequires-python = ">=3.12,<3.13"\n', "3.13"),
+        (".python-version", "3.12\n", "3.13"),
+        (".python-version", "3.12.4\n", "3.13"),
+        (".python-version", "3.9\n", "3.11"),
+        ("pyproject.toml", '[project]\nname = "a"\nrequires-python = ">=3.15,<4"\n', "3.14"),
+    ],
+)
+def test_in_place_of_a_python_that_cannot_be_had_the_nearest_newer_one_is_used_and_named(
+    name: str, text: str, version: str
+) -> None:
+    plan = plan_of({name: text, "test_a.py": ""})
+    [python] = plan.toolchains
+    assert python.version == version
+    assert python.problem in plan.notes and f"cannot be had (Debian has 3.11, 3.13, 3.14): {version} is" in (
+        python.problem or ""
+    )
+
+
+@pytest.mark.parametrize(
     ("range_", "version", "release"),
     [(">=3.12", "3.13", "trixie"), ("==3.13.*", "3.13", "trixie"), (">=3.14", "3.14", "forky")],
 )

@@ -71,3 +71,10 @@ def best(wanted: str, available: Sequence[str], preferred: str) -> str | None:
         return preferred
     fitting = [version for version in available if satisfies(version, wanted)]
     return max(fitting, key=parse, default=None)
+
+
+def nearest(wanted: str, available: Sequence[str]) -> str:
+    """Of versions that a range does not admit: the oldest that is newer than those it names, else the newest."""
+    named = max((parse(found[2]) for found in _CLAUSE.finditer(wanted[:400])), default=())
+    newer = [version for version in available if _cmp(parse(version), named) >= 0]
+    return min(newer, key=parse) if newer else max(available, key=parse)

@@ -24,7 +24,7 @@ from cloister.environment.api import (
 )
 from cloister.environment.hints import Hints, Named
 from cloister.environment.listing import Project, Table, string, strings, table
-from cloister.environment.versions import satisfies
+from cloister.environment.versions import nearest, satisfies
 
 AVAILABLE = ("3.11", "3.13", "3.14")
 """Debian 12 has the first one; the others are those of later releases."""
@@ -154,8 +154,8 @@ def _toolchain(project: Project, hints: Hints, shown: str) -> Toolchain:
     if found is not None or not Named(range_, source).firm:
         found = found or AVAILABLE[0]
         return Toolchain("python", found, "debian", why, range_)
-    have = AVAILABLE[0]
-    problem = f"Python {range_} cannot be had (Debian has {', '.join(AVAILABLE)}): {have} is used"
+    have = nearest(range_, AVAILABLE)
+    problem = f"Python {range_} cannot be had (Debian has {', '.join(AVAILABLE)}): {have} is used, the nearest"
     return Toolchain("python", have, "debian", why, range_, problem)
 
 
