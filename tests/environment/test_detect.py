@@ -351,6 +351,40 @@ def test_a_compose_service_counts_if_a_manifest_names_a_client() -> None:
     compose = "services:\n  a: {image: redis}\n  b: {image: 'mysql:8'}\n  c: {build: .}\n"
     plan = plan_of({"compose.yaml": compose, "requirements.txt": "redis\n"})
     assert [one.name for one in plan.services] == ["redis"]
+    [note] = plan.notes
+    assert 'services = ["mysql"] starts it' in note
+
+
+def test_a_service_that_nothing_here_starts_is_named_with_what_starts_it() -> None:
+    compose = """services:
+  queue: {image: 'nats:2'}
+  documents: {image: 'registry.example/library/mongo'}
+  cache: {image: memcached}
+  broker: {image: 'rabbitmq:3-management'}
+  odd: {image: '${ODD}'}
+  web: {build: .}
+"""
+    flow = "jobs:\n  test:\n    services:\n      search: {image: 'elasticsearch:8'}\n"
+    files = {
+        "compose.yaml": compose,
+        ".github/workflows/test.yml": flow,
+        "requirements.txt": "pika\npylibmc\n",
+    }
+    plan = plan_of(files)
+    assert [one.name for one in plan.services] == ["memcached", "rabbitmq"]
+    assert len(plan.notes) == 4 and all(len(note) <= 200 for note in plan.notes)
+    for text in (
+        'nats in compose.yaml is not started: if checks need it, add services = [{ name = "nats", command = "…", port = 4222 }]',
+        "mongo in compose.yaml is not started",
+        'odd in compose.yaml is not started: if checks need it, add services = [{ name = "odd", command = "…", port = … }]',
+        "elasticsearch in .github/workflows/test.yml is not started",
+    ):
+        assert any(note.startswith(text) for note in plan.notes), text
+    settings = 'services = ["mongodb", "mariadb", { name = "nats", command = "nats-server", port = 4222 }]\n'
+    own = plan_of({**files, ".cloister/config.toml": settings})
+    assert [one.name for one in own.services] == ["mysql", "nats"]
+    [note] = own.notes
+    assert "there is no service mongodb here (services in .cloister/config.toml)" in note
 
 
 def test_a_lock_file_of_yarn_1_is_installed_from_the_registry_of_this_machine(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from cloister.environment.api import (
     Variable,
 )
 from cloister.environment.ecosystems import go, java, javascript, native, others, php, python, ruby, rust
-from cloister.environment.hints import SERVICES, Hints
+from cloister.environment.hints import SERVICES, Hints, Unstarted
 from cloister.environment.listing import Files, Listing, Project
 from cloister.feedback.discover import discover, nested_projects
 
@@ -86,7 +86,10 @@ def detect(listing: Listing) -> Plan:
     lines += [PlannedCheck(check, _why(check)) for check in checks]
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
-    return _overridden(_joined(lines, files), read_settings(listing.texts), files)
+    own = read_settings(listing.texts)
+    if own.services is not None:
+        lines = [line for line in lines if not isinstance(line, Unstarted)]
+    return _startable(_overridden(_joined(lines, files), own, files))
 
 
 def _of_folder(found: list[list[Line]], own: RepositorySettings, folder: str) -> list[Line]:
@@ -142,6 +145,18 @@ def _overridden(plan: Plan, own: RepositorySettings, files: Files) -> Plan:
     if used := set(own.files.values()):
         changes["files"] = tuple(sorted({*plan.files, *used & files.names}))
     return msgspec.structs.replace(plan, **changes)
+
+
+def _startable(plan: Plan) -> Plan:
+    """The plan without services that nothing here starts; a note names each."""
+    there = {name for name, _ in SERVICES.values()}
+    kept = tuple(one for one in plan.services if one.command or one.name in there)
+    notes = (
+        f"there is no service {one.name} here ({one.why}): give it a `command` and a `port`"
+        for one in plan.services
+        if one not in kept
+    )
+    return msgspec.structs.replace(plan, services=kept, notes=(*plan.notes, *notes))
 
 
 def _covered(part: list[Line], have: set[str]) -> bool:

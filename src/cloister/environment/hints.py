@@ -1,11 +1,12 @@
 """What files beside the manifests say: version managers, CI workflows, Dockerfiles, compose files, devcontainers."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple, cast
 
+from cloister.core.text import one_line
 from cloister.environment.api import AptPackage, Line, Note, Service, Used
-from cloister.environment.listing import Files, string, strings, table
+from cloister.environment.listing import Files, Table, string, strings, table
 from cloister.feedback.discover import WORKFLOWS
 
 _NAMES = {
@@ -38,10 +39,9 @@ SERVICES = {
     "redis-stack": ("redis", 6_379),
     "memcached": ("memcached", 11_211),
     "rabbitmq": ("rabbitmq", 5_672),
-    "mongo": ("mongodb", 27_017),
-    "elasticsearch": ("elasticsearch", 9_200),
 }
-"""The last part of an image's name → the service and its usual port."""
+"""The last part of an image's name → the service that is started here, and its usual port."""
+_ELSEWHERE = {"mongo": 27_017, "elasticsearch": 9_200, "opensearch": 9_200, "nats": 4_222, "minio": 9_000}
 _CLIENTS = {
     "postgresql": re.compile(
         r"(?i)psycopg|asyncpg|pg8000|[\"']pg[\"']|postgres|lib/pq|pgx|knex|prisma|typeorm|sqlx|diesel"
@@ -49,6 +49,7 @@ _CLIENTS = {
     "mysql": re.compile(r"(?i)mysql|mariadb|knex|prisma|typeorm|sqlx|diesel"),
     "redis": re.compile(r"(?i)redis|valkey|celery|bull|sidekiq|huey|\brq\b"),
     "memcached": re.compile(r"(?i)memcache|pylibmc|dalli"),
+    "rabbitmq": re.compile(r"(?i)amqp|rabbit|\bpika\b|celery|kombu|\bbunny\b|sneakers|lapin"),
 }
 _SETUP = re.compile(r"(?m)^[ -]{0,20}(python|node|go|java|ruby|php|elixir)-version:[ ]{0,4}([^\n#]{1,200})")
 _MATRIX = re.compile(
@@ -92,6 +93,7 @@ _SIDE = re.compile(
     r"(?i)doc|release|publish|deploy|lint|bench|fuzz|coverage|nightly|windows|macos|stale|label|codeql"
 )
 _MOST = 12
+_SERVICES = 20
 
 
 class Named(NamedTuple):
@@ -104,6 +106,10 @@ class Named(NamedTuple):
     def firm(self) -> bool:
         """False for what CI tries: that is no demand."""
         return not self.file.startswith(WORKFLOWS)
+
+
+class Unstarted(Note, frozen=True):
+    """A service that is named and not started. It says nothing once the repository's settings name services."""
 
 
 class Hints:
@@ -191,11 +197,11 @@ def _workflow_services(files: Files) -> Iterator[Line]:
         if "services:" not in files.text(name) or _SIDE.search(name):
             continue
         for job in table(files.yaml(name), "jobs").values():
-            yield from _services(table(job, "services").values(), name, files)
+            yield from _services(table(job, "services"), name, files)
 
 
 def _compose(files: Files) -> Iterator[Line]:
-    """The known services of a compose file, if a manifest names a client of them."""
+    """The services of a compose file that are started here, if a manifest names a client of them."""
     for name in COMPOSE:
         if name not in files.listing.texts:
             continue
@@ -204,23 +210,25 @@ def _compose(files: Files) -> Iterator[Line]:
             for file, text in files.listing.texts.items()
             if not file.startswith(WORKFLOWS) and file not in COMPOSE
         )
-        for line in _services(table(files.yaml(name), "services").values(), name, files):
-            client = _CLIENTS.get(line.name) if isinstance(line, Service) else None
-            if not isinstance(line, Service) or (client is not None and client.search(manifests)):
+        for line in _services(table(files.yaml(name), "services"), name, files):
+            if not isinstance(line, Service) or _CLIENTS[line.name].search(manifests):
                 yield line
+            else:
+                add = f'services = ["{line.name}"]'
+                yield Unstarted(f"{line.why} is not started: no manifest names a client; {add} starts it")
         return
 
 
-def _services(described: Iterable[object], name: str, files: Files) -> Iterator[Line]:
-    for one in list(described)[:20]:
+def _services(described: Table, name: str, files: Files) -> Iterator[Line]:
+    for key, one in list(described.items())[:_SERVICES]:
         image, _, tag = string(table(one).get("image") or (one if isinstance(one, str) else "")).partition(
             ":"
         )
-        if "{" in image or not image:
-            continue
         last = image.rpartition("/")[2]
         known = SERVICES.get(last)
         if known is None:
+            if "build" not in table(one):  # that is the repository itself
+                yield _unknown(key if "{" in image or not last else last, name)
             continue
         service, port = known
         yield Used(name)
@@ -230,6 +238,12 @@ def _services(described: Iterable[object], name: str, files: Files) -> Iterator[
         yield Service(service, f"{last} in {name}", version[0] if version else "", published, env)
         if any(str(value).startswith("${{") for value in env.values()):
             yield Note(f"{name} sets {service} with expressions, which are not evaluated")
+
+
+def _unknown(image: str, name: str) -> Unstarted:
+    shown = one_line(image, 40)
+    entry = f'{{ name = "{shown}", command = "…", port = {_ELSEWHERE.get(image, "…")} }}'
+    return Unstarted(f"{shown} in {name} is not started: if checks need it, add services = [{entry}]")
 
 
 def _environment(value: object) -> dict[str, str]:

@@ -14,6 +14,7 @@ import pytest
 from cloister.core.errors import HostError
 from cloister.core.requests import Quota
 from cloister.environment.api import AptPackage, Plan, Service, Step, Variable
+from cloister.environment.hints import SERVICES
 from cloister.environment.listing import wanted
 from cloister.forge import Forges
 from cloister.forge.read import Blob, working_files
@@ -81,6 +82,9 @@ def test_hostile_names_of_a_compose_file_never_reach_a_script(name: str) -> None
         "MYSQL_USER",
         "MYSQL_DATABASE",
         "REDIS_PASSWORD",
+        "RABBITMQ_DEFAULT_USER",
+        "RABBITMQ_DEFAULT_PASS",
+        "RABBITMQ_DEFAULT_VHOST",
     )
     hostile = Service(name, "compose.yml", env=dict.fromkeys(keys, "x'; touch /owned #$(id)`id`"), port=80)
     for make in (setup_services.initialise, setup_services.start, setup_services.stop):
@@ -112,6 +116,10 @@ def test_a_service_that_never_becomes_ready_ends_with_its_name_and_the_end_of_it
         f"error: {told} did not answer on port 7777 within 30 s; its log ends: the address is taken"
         in done.stderr
     )
+
+
+def test_the_services_that_detection_offers_are_those_that_can_be_started() -> None:
+    assert {name for name, _ in SERVICES.values()} == set(setup_services.KINDS)
 
 
 def test_a_service_that_no_package_has_is_left_out() -> None:

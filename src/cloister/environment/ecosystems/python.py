@@ -155,7 +155,9 @@ def _toolchain(project: Project, hints: Hints, shown: str) -> Toolchain:
         found = found or AVAILABLE[0]
         return Toolchain("python", found, "debian", why, range_)
     have = nearest(range_, AVAILABLE)
-    problem = f"Python {range_} cannot be had (Debian has {', '.join(AVAILABLE)}): {have} is used, the nearest"
+    problem = (
+        f"Python {range_} cannot be had (Debian has {', '.join(AVAILABLE)}): {have} is used, the nearest"
+    )
     return Toolchain("python", have, "debian", why, range_, problem)
 
 

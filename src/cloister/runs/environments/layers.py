@@ -159,10 +159,6 @@ async def planned(
     """
     listed, files = await listing(site, settings_of, settings)
     plan = await anyio.to_thread.run_sync(detect, listed)
-    kept = setup_services.known(plan.services)
-    if unknown := [one for one in plan.services if one not in kept]:
-        notes = (f"there is no service {one.name} here ({one.why}); give it a `command`" for one in unknown)
-        plan = msgspec.structs.replace(plan, services=kept, notes=(*plan.notes, *notes))
     if any(one.value == TAG for one in plan.env):
         plan = with_version(plan, await tagged_version(site.repo, settings_of or site.commit))
     if setup not in ("auto", "off"):

@@ -156,18 +156,78 @@ def _redis_stop(service: Service) -> str:
     return f"redis-cli -p {_port(service)}{secret} shutdown nosave >/dev/null 2>&1 || true\n"
 
 
+# Memcached
+
+
+def _nothing(_service: Service) -> str:
+    return ":\n"
+
+
+def _listens(port: int) -> str:
+    return f"bash -c '</dev/tcp/127.0.0.1/{port}'"
+
+
+def _memcached_start(service: Service) -> str:
+    port, data = _port(service), f"{_DATA}/memcached"
+    return (
+        f"mkdir -p {data}\n"
+        f"setsid memcached -u memcache -l 127.0.0.1 -p {port} >>{data}/log 2>&1 </dev/null &\n"
+        f"{_wait(_listens(port), 'Memcached', port, f'{data}/log')}\n"
+    )
+
+
+def _memcached_stop(_service: Service) -> str:
+    return "pid=$(pidof memcached) && kill $pid || true\n"
+
+
+# RabbitMQ
+
+
+_RABBIT = (
+    f"d={_DATA}/rabbitmq; export HOME=/var/lib/rabbitmq RABBITMQ_NODENAME=rabbit@localhost RABBITMQ_MNESIA_BASE=$d "
+    "RABBITMQ_LOG_BASE=$d RABBITMQ_PID_FILE=$d/pid RABBITMQ_CONFIG_FILE=$d/rabbitmq.conf ERL_EPMD_ADDRESS=127.0.0.1"
+)
+
+
+def _rabbit_start(service: Service) -> str:
+    port, data = _port(service), f"{_DATA}/rabbitmq"
+    return (
+        f"{_RABBIT}\n"
+        "setsid su rabbitmq -s /bin/sh -c 'exec /usr/lib/rabbitmq/bin/rabbitmq-server' >>$d/log 2>&1 </dev/null &\n"
+        f"{_wait(_listens(port), 'RabbitMQ', port, f'{data}/log')}\n"
+    )
+
+
+def _rabbit_initialise(service: Service) -> str:
+    lines = (
+        f"listeners.tcp.local = 127.0.0.1:{_port(service)}",
+        f"default_user = {_value(service, 'guest', 'RABBITMQ_DEFAULT_USER')}",
+        f"default_pass = {_value(service, 'guest', 'RABBITMQ_DEFAULT_PASS')}",
+        f"default_vhost = {_value(service, '/', 'RABBITMQ_DEFAULT_VHOST')}",
+    )
+    written = " ".join(map(shlex.quote, lines))
+    return (
+        f"set -e; {_RABBIT}; mkdir -p $d; printf '%s\\n' {written} > $d/rabbitmq.conf; chown -R rabbitmq $d\n"
+        f"{_rabbit_start(service)}{_rabbit_stop(service)}"
+    )
+
+
+def _rabbit_stop(_service: Service) -> str:
+    gone = "n=0; while kill -0 $p 2>/dev/null && [ $n -lt 300 ]; do n=$((n+1)); sleep 0.1; done"
+    return f"{_RABBIT}; p=$(cat $d/pid) && kill $p && {gone} || true\n"
+
+
 # A service of the repository's own
 
 
 def _own_start(service: Service) -> str:
     place = f"{_DATA}/{service.name}"
     line = shlex.quote(f"cd {WORK_DIR} && {service.command}")
-    probe = f"bash -c '</dev/tcp/127.0.0.1/{service.port}'"
     return (
         f"mkdir -p {place}; chown agent {place}\n"
         f"setsid su agent -s /bin/bash -c {line} >{place}/log 2>&1 </dev/null &\n"
         f"echo $! >{place}/pid\n"
-        f"{_wait(probe, service.name, service.port, f'{place}/log')}\n"
+        f"{_wait(_listens(service.port), service.name, service.port, f'{place}/log')}\n"
     )
 
 
@@ -175,11 +235,7 @@ def _own_stop(service: Service) -> str:
     return f"kill -- -$(cat {_DATA}/{service.name}/pid) 2>/dev/null || true\n"
 
 
-def _own_initialise(_service: Service) -> str:
-    return ":\n"
-
-
-_OWN = _Kind((), 0, _own_initialise, _own_start, _own_stop)
+_OWN = _Kind((), 0, _nothing, _own_start, _own_stop)
 
 
 KINDS: dict[str, _Kind] = {
@@ -188,10 +244,10 @@ KINDS: dict[str, _Kind] = {
     ),
     "mysql": _Kind(("mariadb-server", "mariadb-client"), 3_306, _mysql_initialise, _mysql_start, _mysql_stop),
     "redis": _Kind(("redis-server", "redis-tools"), 6_379, _redis_initialise, _redis_start, _redis_stop),
+    "memcached": _Kind(("memcached",), 11_211, _nothing, _memcached_start, _memcached_stop),
+    "rabbitmq": _Kind(("rabbitmq-server",), 5_672, _rabbit_initialise, _rabbit_start, _rabbit_stop),
 }
-KINDS["mariadb"] = KINDS["mysql"]
-KINDS["postgres"] = KINDS["postgresql"]
-KINDS["valkey"] = KINDS["redis"]
+"""Those that `hints.SERVICES` names."""
 
 
 def known(services: Iterable[Service]) -> tuple[Service, ...]:

@@ -213,6 +213,20 @@ def test_redis_answers() -> None:
     assert ask(6379, b"PING\\r\\n") == b"+PONG\\r\\n"
     assert answer() == 42
 """
+MEMCACHED = """\
+from app import ask
+
+def test_memcached_answers() -> None:
+    assert ask(11211, b"version\\r\\n").startswith(b"VERSION ")
+"""
+RABBIT = """\
+import pika
+
+def test_the_user_of_the_settings_has_a_queue() -> None:
+    who = pika.PlainCredentials("ada", "word")
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", 5672, "books", who)) as link:
+        assert link.channel().queue_declare("pages").method.queue == "pages"
+"""
 POSTGRES = """\
 import subprocess
 from app import answer
@@ -240,6 +254,13 @@ services:
   db:
     image: mysql:8
     environment: {MYSQL_USER: ada, MYSQL_PASSWORD: word, MYSQL_DATABASE: books, MYSQL_RANDOM_ROOT_PASSWORD: "1"}
+"""
+COMPOSE_RABBIT = """\
+services:
+  cache: {image: "redis:7"}
+  queue:
+    image: rabbitmq:3-management
+    environment: {RABBITMQ_DEFAULT_USER: ada, RABBITMQ_DEFAULT_PASS: word, RABBITMQ_DEFAULT_VHOST: books}
 """
 COMPOSE = """\
 services:
@@ -307,13 +328,24 @@ def test_a_service_that_never_becomes_ready_is_named_with_the_end_of_its_log(clo
 @pytest.mark.long
 def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool) -> None:
     registry("debian")
-    settings = 'services = ["redis"]\nchecks = ["python3 -m pytest -q"]\n'
+    settings = 'services = ["redis", "memcached"]\nchecks = ["python3 -m pytest -q"]\n'
     files = {".cloister/config.toml": settings, "app.py": SERVICE, "test_app.py": REDIS}
-    serving(cloister, project("with-redis", **files), "redis")
+    serving(cloister, project("with-two-stores", **files, **{"test_memcached.py": MEMCACHED}), "memcached")
     if long:  # PostgreSQL takes a minute to install
         files = {"compose.yml": COMPOSE, "requirements.txt": "redis\npsycopg2-binary\n", "app.py": SERVICE}
         tests = {"test_app.py": REDIS, "test_db.py": POSTGRES}
         serving(cloister, project("with-compose", **files, **tests), "postgresql")
+
+
+@pytest.mark.long(only=True)
+def test_rabbitmq_runs_beside_the_checks_and_the_proof(cloister: Any) -> None:
+    registry("debian")
+    files = {"compose.yml": COMPOSE_RABBIT, "requirements.txt": "redis\npika\n", "app.py": SERVICE}
+    serving(
+        cloister,
+        project("with-rabbitmq", **files, **{"test_app.py": REDIS, "test_queue.py": RABBIT}),
+        "rabbitmq",
+    )
 
 
 @pytest.mark.long(only=True)
