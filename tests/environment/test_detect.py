@@ -387,6 +387,18 @@ def test_a_service_that_nothing_here_starts_is_named_with_what_starts_it() -> No
     assert "there is no service mongodb here (services in .cloister/config.toml)" in note
 
 
+def test_a_project_that_is_too_deep_is_named() -> None:
+    deep = "services/eu/shop/api"
+    manifest = '{"scripts": {"test": "x"}}'
+    for more in ({}, {"pyproject.toml": "[project]\n", f"{deep}/package-lock.json": "{}"}):
+        plan = plan_of({f"{deep}/package.json": manifest, f"{deep}/lib/a/package.json": manifest, **more})
+        assert plan.notes == (f"{deep} is too deep to be set up: name `setup` and `checks` in the settings",)
+    near = {"services/eu/package.json": manifest, f"{deep}/package.json": manifest}
+    assert plan_of(near).notes == (), "it belongs to the project above it"
+    below = {"package.json": manifest, f"{deep}/package.json": manifest}
+    assert plan_of(below).notes == (), "it accompanies the root"
+
+
 def test_a_lock_file_of_yarn_1_is_installed_from_the_registry_of_this_machine(tmp_path: Path) -> None:
     """Its hosts are those of the author; the digests stay, and so does the file."""
     lock = '"a@1":\n  resolved "https://author.example/@x/a/-/a-1.tgz#d1"\n  integrity sha512-x\n'

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from cloister.core.repository import RepositorySettings, below, folders_of, read_settings
+from cloister.core.text import one_line
 from cloister.environment.api import (
     TAG,
     AptPackage,
@@ -26,7 +27,7 @@ from cloister.environment.api import (
 from cloister.environment.ecosystems import go, java, javascript, native, others, php, python, ruby, rust
 from cloister.environment.hints import SERVICES, Hints, Unstarted
 from cloister.environment.listing import Files, Listing, Project
-from cloister.feedback.discover import discover, nested_projects
+from cloister.feedback.discover import deep_projects, discover, nested_projects
 
 _ECOSYSTEMS: tuple[Callable[[Project, Hints], Iterator[Line]], ...] = (
     *(
@@ -84,12 +85,23 @@ def detect(listing: Listing) -> Plan:
         lines += [line for part in found if not _covered(part, covered) for line in part]
     lines += hints.lines()
     lines += [PlannedCheck(check, _why(check)) for check in checks]
+    lines += _deep(files, bool(have))
     if listing.left_out:
         lines.append(Note(f"{listing.left_out:,} files far from the root are not considered"))
     own = read_settings(listing.texts)
     if own.services is not None:
         lines = [line for line in lines if not isinstance(line, Unstarted)]
     return _startable(_overridden(_joined(lines, files), own, files))
+
+
+def _deep(files: Files, rooted: bool) -> Iterator[Note]:
+    """Projects too deep to be set up. Below a root with a manifest, those without a lock file only accompany it."""
+    found = [home for home in deep_projects(files.names) if not rooted or Project(files, home).first(*_LOCKS)]
+    if found:
+        more = f" and {len(found) - 1:,} more" if found[1:] else ""
+        yield Note(
+            f"{one_line(found[0], 80)}{more} is too deep to be set up: name `setup` and `checks` in the settings"
+        )
 
 
 def _of_folder(found: list[list[Line]], own: RepositorySettings, folder: str) -> list[Line]:

@@ -302,10 +302,18 @@ def nested_projects(files: Iterable[str]) -> list[str]:
     return _homes(_Project(frozenset(files), {}, None), MANIFESTS)
 
 
-def _homes(root: _Project, manifests: Collection[str]) -> list[str]:
+def deep_projects(files: Iterable[str]) -> list[str]:
+    """The directories with a project that are too deep to count, and in none that counts."""
+    names = frozenset(files)
+    near = set(nested_projects(names))
+    found = _homes(_Project(names, {}, None), MANIFESTS, sys.maxsize)
+    return [home for home in found if home not in near]
+
+
+def _homes(root: _Project, manifests: Collection[str], depth: int = _DEPTH) -> list[str]:
     """The directories with a manifest, the outermost ones, without those that only accompany the product."""
     homes = {_home(name) for name in root.files if name.rpartition("/")[2] in manifests}
-    homes = {home for home in homes if home and home.count("/") < _DEPTH - 1 and not _ASIDE.search(home)}
+    homes = {home for home in homes if home and home.count("/") < depth - 1 and not _ASIDE.search(home)}
     outer = [home for home in homes if homes.isdisjoint(_parents(home))]
     return sorted(outer, key=lambda home: (home.count("/"), home))[:_READ]
 
