@@ -1,7 +1,7 @@
 """The services that a run needs, wired once by the composition root."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +14,11 @@ from cloister.core import limits
 from cloister.core.attempts import AttemptWish, harness_of
 from cloister.core.budget import BudgetTree
 from cloister.core.errors import lack_of
-from cloister.core.events import Event
+from cloister.core.events import Event, ServiceFailed
 from cloister.core.ids import RunId, SandboxId
 from cloister.core.log import Journal
 from cloister.core.requests import Knowledge, NewRun, Patience, Quota
+from cloister.core.text import one_line
 from cloister.egress.factory import Doorway, Through
 from cloister.egress.git_push import Repository
 from cloister.egress.model_endpoint import serve as endpoint
@@ -128,7 +129,10 @@ class RunServices:
     def open(
         self, request: NewRun, template: str, journal: Journal, model: endpoint.AskedModel
     ) -> AbstractAsyncContextManager[Sandbox]:
-        """A sandbox of one run with its own proxy, which logs its decisions and serves `model` to programs inside."""
+        """A sandbox of one run with its own proxy, which logs its decisions and serves `model` to programs inside.
+
+        A service that did not start in it is an event.
+        """
 
         async def record(sandbox: SandboxId, body: DoorEvent) -> None:
             await journal.append(body)
@@ -140,4 +144,15 @@ class RunServices:
             self.run_policy(request), record, repository, inside, lambda: read.untrusted
         )
         spec = self.sandbox_spec(request, template)
-        return Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV))
+        return noting(
+            Through(self.host, outfit).open(msgspec.structs.replace(spec, env=endpoint.ENV)), journal
+        )
+
+
+@asynccontextmanager
+async def noting(opening: AbstractAsyncContextManager[Sandbox], journal: Journal) -> AsyncGenerator[Sandbox]:
+    """Log the service that did not start in a sandbox, which may be a fork."""
+    async with opening as sandbox:
+        if problem := sandbox.info.problem:
+            await journal.append(ServiceFailed(sandbox.info.id, one_line(problem, 1_000)))
+        yield sandbox

@@ -60,6 +60,8 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """What its maker wrote on it; it means nothing here."""
     paused: bool = False
     """Whether its processes stand still until it is resumed."""
+    problem: str = ""
+    """Why a service of its template did not start; empty if all did."""
 
 
 class Load(msgspec.Struct, frozen=True):

@@ -31,6 +31,7 @@ from cloister.core.events import (
     RunAdmitted,
     RunClaimed,
     RunResumed,
+    ServiceFailed,
     ToolReturned,
     TurnEnded,
 )
@@ -106,6 +107,22 @@ def test_elided_observations_can_be_recalled_in_full() -> None:
         assert event.body.text == again.text
     checks = re.findall(r'check results after step (\d+) .*?recall\(id="(e\d+)"\)', shown)
     assert "FAILED tests/test_0.py" in recalled(events, 0, RecallArgs(checks[0][1])).text
+
+
+def test_a_service_that_does_not_start_is_said_once() -> None:
+    """It starts in each sandbox of the run, and its log has another time in each."""
+    first, second, other = (
+        ServiceFailed(
+            f"s-{number}", f"error: {name} did not answer on port 1 within 30 s; its log ends: {number}"
+        )
+        for number, name in enumerate(("Redis", "Redis", "MariaDB"))
+    )
+    events = numbered([*beginning(), first, *turn(1, 10), second, *turn(2, 10), other])
+    shown = request(events, 0, SPECS, SMALL).messages
+    said = [message.text for message in shown if "A service did not start" in message.text]
+    assert ["Redis" in text for text in said] == [True, False] and "within 30 s; its log ends: 0" in said[0]
+    early = numbered([*beginning()[:2], first, *beginning()[2:]])
+    assert "Redis did not answer" in request(early, 0, SPECS, SMALL).messages[0].text
 
 
 def test_recall_has_pages_and_shows_only_the_own_attempt() -> None:

@@ -48,6 +48,7 @@ WORK: tuple[e.AnyBody, ...] = (
     e.ChangeMade("cloister/fix", "f" * 40, (FileChange("a.py", 1, 2),), "fixed it"),
     e.ChangeDelivered("/repo", "cloister/fix"),
     e.SandboxClosed("s-1", "done"),
+    e.ServiceFailed("s-1", "error: Redis did not answer"),
 )
 
 

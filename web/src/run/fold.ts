@@ -176,6 +176,8 @@ export class Fold {
         if (body.tools.length) this.note(event, `Tools  ${oneLine(body.tools.map((one) => one.name).join(", "))}`);
         for (const problem of body.problems) this.note(event, oneLine(problem), "warn", "warn");
         return;
+      case "ServiceFailed":
+        return this.note(event, `A service did not start: ${oneLine(body.problem)}`, "warn", "warn", body.problem);
       case "SandboxOpened":
         this.isolation = body.isolation;
         return;

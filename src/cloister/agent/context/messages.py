@@ -55,6 +55,7 @@ from cloister.core.events import (
     RunResumed,
     SandboxUsed,
     SaveRefused,
+    ServiceFailed,
     SkillsPinned,
     StuckNoticed,
     ToolReturned,
@@ -231,6 +232,8 @@ class Context:
         self._facts = Facts()
         self._hands: set[str] = set()
         """The people who work in the sandbox as well."""
+        self._failed: set[str] = set()
+        """The services that did not start."""
         self._notes = ""
         """The last summary."""
         self.summarised_up_to = 0
@@ -295,7 +298,7 @@ class Context:
             self._say(event.seq, localised_text(cast("FaultLocalised", body)), unseen=True)
         elif kind is AttemptStarted:
             self._started(event.seq, cast("AttemptStarted", body))
-        elif self._begun and kind in (ChecksChosen, BaselineSampled, BaselineTaken):
+        elif self._begun and kind in (ChecksChosen, BaselineSampled, BaselineTaken, ServiceFailed):
             self._late(event.seq, body)
         elif kind is RunAdmitted:
             request = cast("RunAdmitted", body).request
@@ -326,7 +329,15 @@ class Context:
             self._say(seq, BY_HAND.format(who=body.who), unseen=True)
 
     def _late(self, seq: int, body: AnyBody) -> None:
-        """What the base is like, found out while the attempt works."""
+        """What the base is like, found out while the attempt works.
+
+        Of a service it is said once: it starts in every sandbox, and its log has other times in each.
+        """
+        if isinstance(body, ServiceFailed):
+            if (which := body.problem.partition(";")[0]) not in self._failed:
+                self._say(seq, surroundings(body)[0], unseen=True)
+            self._failed.add(which)
+            return
         for text in surroundings(body):
             message = UserMessage(bounded(text, min(_CHECKS_TOKENS, self._window.one) * BYTES_PER_TOKEN))
             known = partial(str, f'[elided: the checks on the base; recall it with recall(id="e{seq}")]')
@@ -555,6 +566,10 @@ def surroundings(body: AnyBody) -> list[str]:
         case EnvironmentPrepared() if not body.commit:
             failed = f"Installing what the repository needs failed, so checks may not run: {body.problem}"
             return [failed if body.problem else "The dependencies of the repository are installed."]
+        case ServiceFailed():
+            return [
+                f"A service did not start in a sandbox of this run, so tests that need it may fail: {body.problem}"
+            ]
         case ChecksChosen():
             lines = "".join(f"\n- {check}" for check in body.checks)
             return [f"These checks must be green:{lines}" if body.checks else NO_CHECKS]

@@ -105,6 +105,7 @@ from cloister.core.events.run import (
     SandboxClosed,
     SandboxOpened,
     SandboxUsed,
+    ServiceFailed,
     StopRequested,
 )
 from cloister.core.events.run import (
@@ -138,6 +139,7 @@ AnyBody = (
     | EnvironmentPrepared
     | SandboxOpened
     | SandboxClosed
+    | ServiceFailed
     | ChecksChosen
     | BaselineSampled
     | BaselineTaken

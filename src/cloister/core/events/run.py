@@ -126,6 +126,14 @@ class SandboxOpened(EventBody, frozen=True):
     """The template that it started from."""
 
 
+class ServiceFailed(EventBody, frozen=True):
+    """A service of the template did not start in a sandbox; the checks there run without it."""
+
+    sandbox: str
+    problem: str
+    """Its name, and the end of its log; bounded."""
+
+
 class SandboxClosed(EventBody, frozen=True):
     sandbox: str
     reason: str

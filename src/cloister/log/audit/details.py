@@ -172,6 +172,7 @@ AUDITED: dict[type[e.AnyBody], tuple[Field, ...]] = {
     e.ToolsOffered: ("attempt", ("tools", _offered), "problems"),
     e.SandboxOpened: ("sandbox", "attempt", "template", "isolation"),
     e.SandboxClosed: ("sandbox", "reason"),
+    e.ServiceFailed: ("sandbox", "problem"),
     e.AttemptEnded: ("attempt", "outcome", "reason", "commit", _NOW),
     e.RunFinished: ("outcome", "reason", "attempt", "blame"),
     # Choices.

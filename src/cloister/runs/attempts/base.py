@@ -38,7 +38,7 @@ from cloister.forge import read, workspace
 from cloister.harnesses.repair.observe import needed, observed
 from cloister.runs.attempts.context import RunSetup
 from cloister.runs.run_rules import check_allowed
-from cloister.runs.services import RunServices
+from cloister.runs.services import RunServices, noting
 from cloister.sandbox.api import Sandbox
 
 
@@ -152,7 +152,8 @@ class BaseSandbox:
 
         for life in range(_LIVES):
             try:
-                async with sandbox.fork(begin) if life == 0 else self._fresh() as place:
+                journal = self.journal
+                async with noting(sandbox.fork(begin), journal) if life == 0 else self._fresh() as place:
                     opened = True
                     begin()
                     await self._take(place, sandbox if self.alone else None)
@@ -219,7 +220,7 @@ class BaseSandbox:
             if names := first(one, meant, changed, files):
                 line = partial(_only, names)
                 try:
-                    async with place.fork() as beside:
+                    async with noting(place.fork(), journal) as beside:
                         found.append(await run_part(beside, one.check, f"sample-{number}", show, line))
                 except (UserError, HostError):
                     return  # no room for a fork: the whole suite tells
@@ -235,5 +236,5 @@ class BaseSandbox:
             async with phase(self.journal, "baseline"):
                 await self._sample(place, show)
                 cpus = self.services.quota.cpus
-                shards = Shards(place.fork, setup.earlier)
+                shards = Shards(lambda: noting(place.fork(), self.journal), setup.earlier)
                 await take_baseline(setup.results, place, show, cpus=cpus, keep=keep, shards=shards)

@@ -29,7 +29,7 @@ from cloister.forge.workspace import TreeWatch
 from cloister.policy.api import Policy
 from cloister.runs.environments.layers import SetUp, Site
 from cloister.runs.run_rules import check_change
-from cloister.runs.services import RunServices
+from cloister.runs.services import RunServices, noting
 from cloister.sandbox.api import Sandbox
 
 
@@ -167,7 +167,7 @@ class AttemptSandboxes:
     @asynccontextmanager
     async def fork(self, attempt: int) -> AsyncGenerator[Sandbox]:
         """A fork of the sandbox with the base. Concurrent forks may share one moment."""
-        async with (await self.base.ready()).fork() as sandbox:
+        async with noting((await self.base.ready()).fork(), self.journal) as sandbox:
             await self._opened(sandbox, attempt)
             yield sandbox
         await self.gone(attempt, f"attempt {attempt} ended")
@@ -184,7 +184,7 @@ class AttemptSandboxes:
     @asynccontextmanager
     async def helper(self, of: Sandbox, attempt: int) -> AsyncGenerator[Sandbox]:
         """A fork of an attempt's sandbox for a helper."""
-        async with of.fork() as sandbox:
+        async with noting(of.fork(), self.journal) as sandbox:
             await self._opened(sandbox, attempt)
             yield sandbox
         await self.gone(attempt, f"helper {attempt} is done")
@@ -232,7 +232,7 @@ class AttemptSandboxes:
             await setup.results.chosen()
             checks, baseline, goals = setup.results.so_far
             later = None if setup.results.known else setup.results.ready
-            shards = Shards(sandbox.fork, baseline or setup.earlier)
+            shards = Shards(lambda: noting(sandbox.fork(), self.journal), baseline or setup.earlier)
             task = Task(checks, baseline, known, goals, allowed, cpus, shards, later, given)
             with setup.inside.paid(sandbox.info.id, attempt, inside):
                 return await run_proof(sandbox, task, show)

@@ -36,12 +36,20 @@ def _port(service: Service) -> int:
     return service.port if 1_024 <= service.port <= 65_535 else usual
 
 
-def _wait(probe: str, name: str, port: int, log: str) -> str:
-    """Wait until the probe succeeds; else say so, with the end of the service's log."""
-    told = f"error: {name} did not answer on port {port} within {_READY_SECONDS} s"
-    ends = f"$(tail -n 5 {log} 2>/dev/null | tr '\\n' ' ')"
-    late = f'{{ echo "{told}; its log ends: {ends}" >&2; exit 1; }}'
+def _wait(probe: str, name: str, port: int, log: str, watched: bool = False) -> str:
+    """Wait until the probe succeeds; else say so, with the end of the service's log.
+
+    `watched`: the service is the last process that was started in the background; if it fails there is no wait.
+    """
+
+    def ended(told: str) -> str:
+        ends = f"$(tail -n 5 {log} 2>/dev/null | tr '\\n' ' ')"
+        return f'{{ echo "error: {name} {told}; its log ends: {ends}" >&2; exit 1; }}'
+
+    late = ended(f"did not answer on port {port} within {_READY_SECONDS} s")
     count = f"n=$((n+1)); [ $n -lt {_READY_SECONDS * 10} ] || {late}"
+    if watched:
+        count += f"; kill -0 $! 2>/dev/null || wait $! || {ended('ended before it answered')}"
     return f"n=0; until {probe} >/dev/null 2>&1; do {count}; sleep 0.1; done"
 
 
@@ -227,7 +235,7 @@ def _own_start(service: Service) -> str:
         f"mkdir -p {place}; chown agent {place}\n"
         f"setsid su agent -s /bin/bash -c {line} >{place}/log 2>&1 </dev/null &\n"
         f"echo $! >{place}/pid\n"
-        f"{_wait(_listens(service.port), service.name, service.port, f'{place}/log')}\n"
+        f"{_wait(_listens(service.port), service.name, service.port, f'{place}/log', watched=True)}\n"
     )
 
 

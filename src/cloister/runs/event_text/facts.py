@@ -102,6 +102,13 @@ def opened(body: SandboxOpened) -> Line:
     return Line(f"· sandbox {body.sandbox} · {isolation(body.isolation)}{start}", "dim")
 
 
+def lacking(body: e.SandboxClosed | e.ServiceFailed) -> Line:
+    """A sandbox that is gone, or that lacks a service."""
+    if isinstance(body, e.SandboxClosed):
+        return Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
+    return Line(f"! a service did not start in sandbox {body.sandbox}: {one_line(body.problem, 600)}", "warn")
+
+
 def environment(body: e.EnvironmentPrepared, width: int) -> Iterator[Line]:
     """How set-up went, and what it was for."""
     whose = f" for commit {body.commit[:10]}" if body.commit else ""

@@ -34,6 +34,7 @@ _Beginning = (
     | e.BaseFixed
     | e.EnvironmentPrepared
     | e.SandboxOpened
+    | e.ServiceFailed
     | e.SandboxClosed
     | e.SandboxUsed
     | e.ChecksChosen
@@ -217,8 +218,8 @@ class Renderer:
                 # Sandboxes of attempts are isolated like the first one, which is shown in full.
                 own = body.attempt is not None and bool(self._mark(body.attempt))
                 yield Line(f"· [{body.attempt}] sandbox {body.sandbox}", "dim") if own else facts.opened(body)
-            case e.SandboxClosed():
-                yield Line(f"· sandbox {body.sandbox} closed: {one_line(body.reason, 200)}", "dim")
+            case e.SandboxClosed() | e.ServiceFailed():
+                yield facts.lacking(body)
             case e.ChecksChosen():
                 self._checks = frozenset(body.checks)
                 how = "found" if body.found else "given"

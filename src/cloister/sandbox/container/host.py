@@ -34,6 +34,7 @@ from cloister.sandbox.local.spec import (
     no_template,
     sandbox_info,
     setup_frame,
+    with_problem,
 )
 from cloister.sandbox.snapshots import Origin, Snapshots, Subject, reference_in
 from cloister.sandbox.store.api import Root, Shortage, Store, writable
@@ -320,7 +321,7 @@ class ContainerHost:
                     running.ends_with(link.lost)
                     running.tasks.start_soon(_settle, tools.store)
                     sandbox = ContainerSandbox(self, request, info, running, link, way)
-                    await start_services(sandbox, request.template)
+                    sandbox.info = with_problem(info, await start_services(sandbox, request.template))
                     yield sandbox
 
     async def _dispose(self, name: str) -> None:

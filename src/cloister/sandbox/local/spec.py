@@ -6,6 +6,8 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from cloister.core import limits
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import SandboxId
@@ -131,6 +133,10 @@ def sandbox_info(
     """The record of a sandbox that starts now."""
     now = time.time()
     return SandboxInfo(sandbox, spec.template, isolation, spec.quota, now, now + spec.ttl_seconds, parent)
+
+
+def with_problem(info: SandboxInfo, problem: str) -> SandboxInfo:
+    return msgspec.structs.replace(info, problem=problem)
 
 
 def setup_frame(spec: SandboxSpec, hostname: str) -> frames.Setup:

@@ -40,6 +40,7 @@ from cloister.sandbox.local.spec import (
     no_template,
     sandbox_info,
     silent,
+    with_problem,
 )
 from cloister.sandbox.microvm import boot, command_line, ram, snapshots
 from cloister.sandbox.microvm.boot import Awake, Kernels, MachineRequest, Moment, VmTools
@@ -312,7 +313,7 @@ class MicrovmHost:
             spec = msgspec.structs.replace(spec, env={**template.about.env, **spec.env})
             moment = await self._moment(tools, template, spec.quota, silent)
         async with self._opened(tools, MachineRequest(spec, door, origin), moment) as sandbox:
-            await start_services(sandbox, built)
+            sandbox.info = with_problem(sandbox.info, await start_services(sandbox, built))
             yield sandbox
 
     async def _moment(self, tools: VmTools, template: Built, quota: Quota, report: Report) -> Moment:

@@ -36,7 +36,7 @@ RESERVE_BYTES = 1024**3
 
 BUILD_SECONDS = 3_600.0
 REMOVE_SECONDS = 300.0
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 _LOG_BYTES = 67_108_864
 _LINE_CHARS = 4_096
 _LOOK_SECONDS = 0.5
@@ -306,14 +306,17 @@ async def _lines(stream: anyio.abc.ByteReceiveStream, take: Hear) -> None:
         take(rest)
 
 
-async def start_services(computer: Computer, built: "Built | None") -> None:
-    """Run the template's `start` script. A service that does not start is for the checks to report."""
-    if built is not None and built.about.start:
-        argv = ("/bin/sh", "-c", built.about.start)
-        done = await computer.run(Command(argv, cwd="/", user="root", seconds=START_SECONDS))
-        if not done.ok:
-            why = told_errors(inert(decode(done.out + done.err)).split("\n"))
-            logger.warning("a service of %s did not start: %s", built.name, why)
+async def start_services(computer: Computer, built: "Built | None") -> str:
+    """Run the template's `start` script. Return why a service did not start, for the sandbox's `info`."""
+    if built is None or not built.about.start:
+        return ""
+    argv = ("/bin/sh", "-c", built.about.start)
+    done = await computer.run(Command(argv, cwd="/", user="root", seconds=START_SECONDS))
+    if done.ok:
+        return ""
+    why = told_errors(inert(decode(done.out + done.err)).split("\n"))
+    logger.warning("a service of %s did not start: %s", built.name, why)
+    return why
 
 
 MARKER = "complete"

@@ -325,6 +325,27 @@ def test_a_service_that_never_becomes_ready_is_named_with_the_end_of_its_log(clo
     assert "! set-up failed" in done.stdout and "✓ proven" in done.stdout, "the run goes on"
 
 
+def test_a_service_that_does_not_start_in_a_run_is_told_to_the_log_and_the_screen(cloister: Any) -> None:
+    """Its environment is there: set-up could start it."""
+    once = "mkdir /opt/cloister/once || { echo the licence is used; exit 3; }; python3 -m http.server 9913"
+    service = f'{{ name = "licensed", command = "{once} --bind 127.0.0.1", port = 9913 }}'
+    repo = cloister.ledger("used-licence")
+    (repo / ".cloister").mkdir(exist_ok=True)
+    (repo / ".cloister" / "config.toml").write_text(f'services = [{service}]\nsetup = ["true"]\n')
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a service that starts once")
+    cloister("env", "build", "--repo", str(repo), seconds=900)
+    done = cloister("run", PROMPT, "--repo", str(repo), "--model", cloister.fix, seconds=900)
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert not environment["built"] and environment["problem"] == ""
+    failed = bodies(cloister, "ServiceFailed")
+    assert all("licensed ended before it answered" in one["problem"] for one in failed)
+    assert len(failed) >= 3, "the base, its fork for the baseline, and the proof"
+    assert {one["sandbox"] for one in bodies(cloister, "SandboxOpened")} <= {one["sandbox"] for one in failed}
+    assert "! a service did not start in sandbox" in done.stdout and "the licence is used" in done.stdout
+    assert "✓ proven" in done.stdout, "the run goes on"
+
+
 @pytest.mark.long
 def test_services_run_beside_the_checks_and_the_proof(cloister: Any, long: bool) -> None:
     registry("debian")
