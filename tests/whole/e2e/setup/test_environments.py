@@ -325,7 +325,7 @@ def test_a_service_that_never_becomes_ready_is_named_with_the_end_of_its_log(clo
     assert "! set-up failed" in done.stdout and "✓ proven" in done.stdout, "the run goes on"
 
 
-def test_a_service_that_does_not_start_in_a_run_is_told_to_the_log_and_the_screen(cloister: Any) -> None:
+def test_a_service_that_does_not_start_in_a_run_is_in_the_log_and_on_the_screen(cloister: Any) -> None:
     """Its environment is there: set-up could start it."""
     once = "mkdir /opt/cloister/once || { echo the licence is used; exit 3; }; python3 -m http.server 9913"
     service = f'{{ name = "licensed", command = "{once} --bind 127.0.0.1", port = 9913 }}'
