@@ -8,6 +8,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import anyio
 import msgspec
 
 from cloister.harnesses.acp.connection import Died, Refusal, Waiting
@@ -128,7 +129,8 @@ class ClaudeSession(Session):
 
     _ending: Waiting | None = None
     _result = _Result()
-    _interrupted = False
+    _interrupt_answered: anyio.Event | None = None
+    """Set when Claude Code has answered the interrupt of the turn at work; None: nobody interrupted it."""
 
     async def begin(self, earlier: str) -> bool:
         self.connection.read_line, self.connection.write_request = read_line, _request
@@ -136,13 +138,14 @@ class ClaudeSession(Session):
         return bool(earlier)
 
     async def turn(self, text: str) -> str:
-        self._interrupted = False
         told = {"type": "user", "message": {"role": "user", "content": text}}
         with self.connection.expecting() as self._ending:
             await self.connection.send({**told, "parent_tool_use_id": None, "session_id": self.id})
             await self.connection.wait(self._ending)
-        result = self._result
-        if self._interrupted:
+        result, interrupted = self._result, self._interrupt_answered
+        if interrupted is not None:
+            await interrupted.wait()  # or it would interrupt the next turn
+            self._interrupt_answered = None
             return "cancelled"
         if result.subtype == "error_max_turns":
             return "max_turn_requests"
@@ -151,13 +154,15 @@ class ClaudeSession(Session):
         return "end_turn"
 
     async def interrupt(self) -> None:
-        self._interrupted = True
-        # Its response comes on the way that may wait for us.
-        self._tasks.start_soon(self._interrupt)
+        if self._interrupt_answered is None:
+            self._interrupt_answered = anyio.Event()
+            # Its response comes on the way that may wait for us.
+            self._tasks.start_soon(self._interrupt, self._interrupt_answered)
 
-    async def _interrupt(self) -> None:
+    async def _interrupt(self, answered: anyio.Event) -> None:
         with suppress(Refusal, Died):
             await self.connection.request("interrupt", {}, _Nothing)
+        answered.set()
 
     async def answer(self, message: Message, result: Mapping[str, Any]) -> None:
         told = {"subtype": "success", "request_id": message.id, "response": result}

@@ -19,6 +19,8 @@ from cloister.harnesses.acp.session import Session
 _KINDS = {"commandExecution": "execute", "fileChange": "edit", "mcpToolCall": "other", "webSearch": "fetch"}
 """Items that are tool calls; there are others, such as what the user said."""
 _STATES = {"inProgress": "in_progress", "completed": "completed", "failed": "failed", "declined": "failed"}
+_EARLY = 8
+"""Ended turns that are kept until Codex names its new one."""
 _FULL = {"approvalPolicy": "untrusted", "sandbox": "danger-full-access"}
 """It asks before everything but plain reading, and makes no sandbox of its own, which it cannot have inside ours."""
 
@@ -91,8 +93,11 @@ class CodexSession(Session):
     """A thread of Codex."""
 
     _turn: _Turn | None = None
-    """The turn at work, or the last one."""
+    """The turn at work, or the last one. None while Codex has not named the one that it begins."""
+    _early: Mapping[str, _Turn] = {}
+    """Turns that ended while there was no name, by name: the response may be handled later than the end."""
     _ending: Waiting | None = None
+    _interrupted = False
     _streamed: str = ""
     """The message whose text came in pieces."""
 
@@ -111,20 +116,18 @@ class CodexSession(Session):
 
     async def turn(self, text: str) -> str:
         given = {"threadId": self.id, "input": [{"type": "text", "text": text}]}
+        self._turn, self._early, self._interrupted = None, dict[str, _Turn](), False
         with self.connection.expecting() as self._ending:
-            self._turn = (await self.connection.request("turn/start", given, _Turned)).turn
-            await self.connection.wait(self._ending)
-        match self._turn.status:
-            case "completed":
-                return "end_turn"
-            case "interrupted":
-                return "cancelled"
-            case "failed":
-                raise Refusal(self._turn.error.message[:300] if self._turn.error else "no reason")
-            case "inProgress":
-                raise Died("The harness codex broke its protocol.")
+            begun = (await self.connection.request("turn/start", given, _Turned)).turn
+            self._turn = self._early.get(begun.id, begun)
+            if begun.id not in self._early:
+                if self._interrupted:
+                    await self._interrupt()
+                await self.connection.wait(self._ending)
+        return _why(self._turn)
 
     async def interrupt(self) -> None:
+        self._interrupted = True
         # Its response comes on the way that may wait for us.
         self._tasks.start_soon(self._interrupt)
 
@@ -156,9 +159,14 @@ class CodexSession(Session):
         found = decoded(message.params, _Turned)
         if found is None:
             return
-        self._turn = found.turn
-        if message.method == "turn/completed" and self._ending is not None:
-            self._ending.end(message)
+        over = message.method == "turn/completed"
+        if self._turn is None:
+            if over and len(self._early) < _EARLY:
+                self._early = {**self._early, found.turn.id: found.turn}
+        elif found.turn.id == self._turn.id:
+            self._turn = found.turn
+            if over and self._ending is not None:
+                self._ending.end(message)
 
     async def _asked(self, message: Message) -> None:
         told = decoded(message.params, _Told)
@@ -181,6 +189,19 @@ class CodexSession(Session):
                 await self.take(_said(item.text))
         elif item.type in _KINDS:
             await self.take(_call(item, over=over))
+
+
+def _why(turn: _Turn) -> str:
+    """Why a turn ended. Raises `Died` and `Refusal`."""
+    match turn.status:
+        case "completed":
+            return "end_turn"
+        case "interrupted":
+            return "cancelled"
+        case "failed":
+            raise Refusal(turn.error.message[:300] if turn.error else "no reason")
+        case "inProgress":
+            raise Died("The harness codex broke its protocol.")
 
 
 def _said(text: str) -> Update:

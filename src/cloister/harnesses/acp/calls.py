@@ -42,6 +42,8 @@ class Seen:
     call: ToolCall | None = None
     """How it is in the log; None before it is recorded."""
     decided: bool = False
+    allowed: tuple[tuple[str, str], ...] = ()
+    """The actions that were allowed. Some programs ask twice about one call: for its command, and for a path in it."""
     denied: str = ""
     """Why it is not allowed; empty if it is."""
     started: float = 0.0

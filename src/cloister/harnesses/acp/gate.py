@@ -30,16 +30,20 @@ class Gate:
 
     async def allows(self, seen: Seen, call: ToolCall) -> str:
         """Why the call may not run; empty if it may. Records the decisions, and may wait for a person."""
-        for ruling in await self._rulings(seen, call):
+        actions = seen.actions()
+        if seen.allowed == actions:
+            return ""
+        for ruling in await self._rulings(actions, call):
             await self._journal.append(*ruling.bodies)
             effect, why = await self._approvals.outcome(ruling)
             if effect != "allow":
                 return f"{ruling.decided.action}: {why}"
+        seen.allowed = actions
         return ""
 
     async def judge(self, seen: Seen, call: ToolCall) -> str:
         """As `allows`, for a call that has run without asking: a person cannot be asked any more."""
-        for ruling in await self._rulings(seen, call):
+        for ruling in await self._rulings(seen.actions(), call):
             decided = ruling.decided
             effect = "deny" if decided.effect == "ask" else decided.effect
             rule = f"{decided.rule}{_UNASKED}"
@@ -50,11 +54,10 @@ class Gate:
                 return f"{decided.action}: {rule}"
         return ""
 
-    async def _rulings(self, seen: Seen, call: ToolCall) -> list[Ruling]:
+    async def _rulings(self, actions: tuple[tuple[str, str], ...], call: ToolCall) -> list[Ruling]:
         """Those that do not just allow; if there are none, the first."""
         found = [
-            await self._approvals.rule(call, _tool(name), {"target": target})
-            for name, target in seen.actions()
+            await self._approvals.rule(call, _tool(name), {"target": target}) for name, target in actions
         ]
         return [one for one in found if one.decided.effect != "allow"] or found[:1]
 

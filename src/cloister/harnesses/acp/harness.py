@@ -167,7 +167,8 @@ class _Work:
                 return "" if stopped == "cancelled" else words.CONTINUE
 
     async def _prompted(self, session: Session, prompt: str) -> str:
-        """Send the prompt. People who step in, and a spent budget, cancel the turn."""
+        """Send the prompt. People who step in, a spent budget, and a forbidden call that was not asked for cancel the turn."""
+        self._transcript.begin_turn()
         ended: list[str] = []
         failures: list[Exception] = []
         over = anyio.Event()
@@ -199,6 +200,8 @@ class _Work:
     async def _until_stepped_in(self) -> None:
         journal, at = self._place.journal, self._seen
         while not any(_steps_in(event, self._place.attempt) for event in journal.events[at:]):
+            if self._transcript.stray:
+                return
             at = len(journal.events)
             await journal.changed(at)
 

@@ -79,7 +79,6 @@ class Session(ABC):
 
     async def prompt(self, text: str) -> str:
         """Send a prompt; return why the turn ended. Raises `Died` and `Refusal`."""
-        self.transcript.begin_turn()
         try:
             return await self.turn(text)
         finally:
@@ -97,11 +96,8 @@ class Session(ABC):
             scope.cancel()
 
     async def take(self, update: Update) -> None:
-        """Record what the program did. A call that is not allowed, and ran without asking, ends the turn."""
+        """Record what the program did."""
         await self.transcript.take(update)
-        if self.transcript.stray:
-            self.transcript.stray = False
-            await self.interrupt()
 
     async def ask(self, message: Message, update: Update, reply: Reply) -> None:
         """Answer a question of the program: now, or when a person has answered it."""

@@ -8,10 +8,11 @@ import pytest
 from tests.agent.loop_bench import LoopBench, open_bench
 
 from cloister.core.errors import UserError
-from cloister.core.events import ActionDecided, AttemptEnded, ModelReplied
+from cloister.core.events import ActionDecided, AttemptEnded, ModelFailed, ModelReplied
 from cloister.core.requests import Budget, RunRule
 from cloister.harnesses import choose_harness
 from cloister.policy.layers import BUILT_IN, layer
+from cloister.testing.programs import installed
 
 pytestmark = pytest.mark.anyio
 
@@ -147,6 +148,22 @@ print(read()["params"]["prompt"][0]["text"], file=sys.stderr)
     assert "the harness did not ask" in end.reason
 
 
+async def test_a_program_that_works_on_after_a_forbidden_call_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cloister.harnesses.acp.session._CANCEL_SECONDS", 0.2)
+    ignores = """
+opened()
+update(sessionUpdate="tool_call", toolCallId="c", title="Edit", kind="edit", status="completed",
+       locations=[{"path": "/work/.git/config"}])
+while read():
+    pass
+"""
+    end, bench = await ended(tmp_path, ignores)
+    assert end.outcome == "failed" and "did not end its turn when Cloister cancelled it" in end.reason
+    assert len(bench.of(ModelFailed)) == 3, "it was started again"
+
+
 async def test_a_command_is_one_for_the_rules_whatever_kind_the_program_calls_it(tmp_path: Path) -> None:
     named = """
 n = opened()
@@ -159,6 +176,28 @@ send(id=read()["id"], error={"code": 1, "message": "enough"})
     _, bench = await ended(tmp_path, named)
     decided = [body.action for body in bench.of(ActionDecided) if isinstance(body, ActionDecided)]
     assert decided == ["bash: git push", "bash: git push", "harness: A look"]
+
+
+async def test_a_call_that_is_asked_about_twice_is_decided_once_while_it_stays_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks = """
+wire.open()
+wire.prompt()
+for command in ("touch a", "touch a", "touch b", "git push x", "git push x"):
+    wire.asks("c", command=command)
+while True:
+    wire.end()
+    wire.prompt()
+"""
+    bench = await open_bench(tmp_path)
+    bench.harness = choose_harness(f"acp:{installed(tmp_path, 'acp', asks)}")
+    rules = layer("run", (RunRule("bash:git push *", "deny"),), "here", may_widen=True)
+    await bench.work('[[reply]]\nsay = "Never asked."\n', policy=(BUILT_IN, rules))
+    decided = [body for body in bench.of(ActionDecided) if isinstance(body, ActionDecided)]
+    told = [(body.effect, body.action) for body in decided]
+    pushed = [("deny", "bash: git push x")] * 2
+    assert told == [("allow", "bash: touch a"), ("allow", "bash: touch b"), *pushed]
 
 
 @pytest.mark.parametrize("name", ["acp:", "acp: ", "acp:'", "acp:a\0b", "open", f"acp:{'x' * 3_000}"])
@@ -265,3 +304,114 @@ async def test_claude_code_that_breaks_its_stream_fails_with_its_reason(
         (tmp_path / str(number)).mkdir()
         end, _ = await claude(monkeypatch, tmp_path / str(number), program)
         assert end.outcome == "failed" and reason in end.reason, (program, end.reason)
+
+
+async def of_wire(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, wire: str, program: str
+) -> tuple[AttemptEnded, LoopBench]:
+    """An attempt with a harness that is installed as this program."""
+    bench = await open_bench(tmp_path)
+    at = installed(tmp_path / "bin", wire, program)
+    monkeypatch.setattr("cloister.testing.local._PATH", f"{at.parent}:/usr/bin:/bin")
+    bench.harness = choose_harness(wire)
+    rules = layer("run", (RunRule("bash:git push *", "deny"),), "here", may_widen=True)
+    script, budget = '[[reply]]\nsay = "Never asked."\n', Budget(steps=60)
+    return await bench.work(script, budget=budget, policy=(BUILT_IN, rules)), bench
+
+
+CODEX = {
+    "the response and the end of a turn in one piece": (
+        """
+wire.open()
+for n in range(3):
+    asked, turn = wire.read(), f"turn-{n}"
+    begun = {"id": asked["id"], "result": {"turn": {"id": turn, "status": "inProgress"}}}
+    wire.send(begun, wire.ended(turn, "failed", "no model"))
+""",
+        "failed",
+        "failed: no model",
+    ),
+    "the end of another turn before and after the response": (
+        """
+wire.open()
+asked = wire.read()
+begun = {"id": asked["id"], "result": {"turn": {"id": "mine", "status": "inProgress"}}}
+wire.turn = "mine"
+wire.send(wire.ended("old", "failed", "too late"), begun, wire.ended("old", "failed", "too late"))
+wire.edit("1", "calc.py", "a - b", "a + b")
+wire.say("Add adds.")
+wire.end()
+wire.read()
+""",
+        "proven",
+        "",
+    ),
+    "a turn that never says how it ended": (
+        """
+wire.open()
+wire.prompt()
+wire.send(wire.ended(wire.turn, "inProgress"))
+wire.read()
+""",
+        "failed",
+        "broke its protocol",
+    ),
+    "a message of five megabytes": (
+        "wire.open()\nwire.prompt()\nwire.say('x' * 5_000_000)\nwire.read()",
+        "failed",
+        "more than 4,194,304 bytes",
+    ),
+    "members of other types": (
+        """
+wire.open()
+wire.prompt()
+for method in ("item/started", "item/completed", "turn/plan/updated", "turn/started", "turn/completed", "x"):
+    for params in (None, 7, [], {"item": 7}, {"turn": {}}, {"plan": 7}):
+        wire.send({"method": method, "params": params})
+wire.send({"id": "q", "method": "item/fileChange/requestApproval", "params": 7})
+assert wire.read()["result"]["decision"] == "cancel"
+wire.send({"id": "r", "method": "item/tool/requestUserInput", "params": {}})
+assert "error" in wire.read()
+wire.edit("1", "calc.py", "a - b", "a + b")
+wire.end()
+wire.read()
+""",
+        "proven",
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CODEX)
+async def test_codex_ends_the_turns_that_it_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    program, outcome, reason = CODEX[case]
+    end, _ = await of_wire(monkeypatch, tmp_path, "codex", program)
+    assert end.outcome == outcome and reason in end.reason, end
+
+
+async def test_an_interrupt_of_claude_code_ends_before_the_next_turn_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = """
+wire.open()
+wire.prompt()
+wire.tells("1", path="/work/.git/config")
+wire.done("1")
+interrupt = wire.read()
+assert interrupt["request"]["subtype"] == "interrupt", interrupt
+wire.end()
+wire.say("The last words of the first turn.")
+wire.answer(interrupt)
+assert "Not allowed here" in wire.prompt()
+wire.edit("3", "calc.py", "a - b", "a + b")
+wire.say("Add adds.")
+wire.end()
+wire.read()
+"""
+    end, bench = await of_wire(monkeypatch, tmp_path, "claude", slow)
+    assert end.outcome == "proven", end
+    replies = [body for body in bench.of(ModelReplied) if isinstance(body, ModelReplied)]
+    texts = [body.text for body in replies if body.text]
+    assert texts == ["The last words of the first turn.", "Add adds."]
