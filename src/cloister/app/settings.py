@@ -221,8 +221,8 @@ class FileSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hosts, with `:PORT` if only that, that webhooks may call although their addresses are not public."""
     policy_file: str | None = None
     """The organisation's policy; None is `/etc/cloister/policy.toml`, where there is one."""
-    template_aliases: dict[str, str] = msgspec.field(default_factory=lambda: dict(TEMPLATE_ALIASES))
-    """Other names for templates, for sandboxes made by hand; a template of that name takes precedence."""
+    template_aliases: dict[str, str] = {}
+    """Other names for templates, for sandboxes made by hand, beside `TEMPLATE_ALIASES`; a template of that name takes precedence."""
     project: tuple[ProjectEntry, ...] = ()
     pool: tuple[PoolWish, ...] = ()
     """Sandboxes that a server keeps ready, one `[[pool]]` table per template."""

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 from anyio import to_thread
 
+from cloister.app.settings import TEMPLATE_ALIASES
 from cloister.app.verbs.api import EnvironmentVerbs, FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs
 from cloister.app.verbs.declare import no_report
 from cloister.app.verbs.local import Group, checked
@@ -161,7 +162,7 @@ class LocalSandboxes(_InSandboxes):
 
     def _unaliased(self, app: App, template: str) -> str:
         """The template that a name stands for; a template of that name takes precedence over the alias."""
-        alias = self._settings.file.template_aliases.get(template)
+        alias = (TEMPLATE_ALIASES | self._settings.file.template_aliases).get(template)
         return template if alias is None or app.workshop.templates.knows(template) else alias
 
     async def list(self, metadata: str | None = None) -> tuple[SandboxInfo, ...]:
