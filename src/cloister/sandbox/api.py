@@ -62,6 +62,8 @@ class SandboxInfo(msgspec.Struct, frozen=True):
     """Whether its processes stand still until it is resumed."""
     problem: str = ""
     """Why a service of its template did not start; empty if all did."""
+    task_id: str | None = None
+    """The task that it was made for; a fork has none."""
 
 
 class Load(msgspec.Struct, frozen=True):

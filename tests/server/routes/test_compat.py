@@ -298,6 +298,52 @@ async def test_the_address_of_a_modbox_sandbox_is_a_secret_for_that_sandbox_only
     assert "/compat/modbox/box/…/execute" in said and secret not in said
 
 
+async def test_the_task_of_a_modbox_sandbox_is_that_of_its_maker_and_its_state_is_true(
+    served: Served, stranger: httpx.AsyncClient
+) -> None:
+    bearer, at = {"Authorization": f"Bearer {served.token}"}, "/compat/modbox/sandboxes"
+    forged = await served.client.post("/v1/sandboxes", json={"metadata": {"modbox-task": "t"}})
+    assert (await stranger.get(f"{at}/t", headers=bearer)).status_code == 404, "a text that anyone may write"
+    made = await stranger.post(f"{at}/provision", json={"task_id": "t"}, headers=bearer)
+    box = made.json()["sandbox_id"]
+    fork = (await served.client.post(f"/v1/sandboxes/{box}/fork", json={})).json()[0]
+    await served.client.delete(f"/v1/sandboxes/{forged.json()['id']}")
+    assert (await stranger.get(f"{at}/t", headers=bearer)).json()["id"] == box
+    assert (await stranger.get(f"{at}/{fork['id']}", headers=bearer)).json()["name"] == fork["id"]
+    paused = await served.client.patch(f"/v1/sandboxes/{box}", json={"paused": True})
+    assert paused.status_code == 200, paused.text
+    assert (await stranger.get(f"{at}/t", headers=bearer)).json()["status"] == "paused"
+    waited = await stranger.post(f"{at}/wait", json={"task_id": "t"}, headers=bearer)
+    for told in (waited, await stranger.get(f"{at}/t/status", headers=bearer)):
+        assert (told.json()["ready"], told.json()["status"]) == (False, "paused")
+    await stranger.post(f"{at}/destroy", json={"task_id": "t"}, headers=bearer)
+    assert (await stranger.get(f"{at}/t", headers=bearer)).status_code == 404, "a fork is another"
+
+
+async def test_builds_of_one_name_do_not_disturb_each_other_and_leave_no_sandbox(
+    served: Served, stranger: httpx.AsyncClient, data_dir: Path
+) -> None:
+    name, other = f"tools-{token_hex(4)}", Tokens(data_dir).add("eve", "admin", "tester")
+    begun: dict[str, Any] = {}
+    for who, key in (("first", served.token), ("eve", other), ("second", served.token)):
+        if who == "second":
+            link = f"/compat/e2b/templates/{name}/files/{'0' * 64}"
+            assert (await stranger.get(link, headers={"X-API-KEY": served.token})).status_code == 201
+            assert len(served.app.sandboxes.list()) == 1
+        new = await stranger.post("/compat/e2b/v3/templates", json={"name": name}, headers={"X-API-KEY": key})
+        begun[who] = new.json()["buildID"]
+
+    async def told(who: str, key: str) -> tuple[int, str]:
+        at = f"/compat/e2b/templates/{name}/builds/{begun[who]}/status"
+        reply = await stranger.get(at, headers={"X-API-KEY": key})
+        return reply.status_code, reply.json().get("status", "")
+
+    assert await told("first", served.token) == (200, "error"), "the second took its place"
+    assert served.app.sandboxes.list() == (), "and its sandbox is gone"
+    assert await told("second", served.token) == await told("eve", other) == (200, "waiting")
+    assert (await told("eve", served.token))[0] == 404
+
+
 async def test_metadata_is_bounded_on_every_wire_and_looking_again_makes_no_token(
     served: Served, stranger: httpx.AsyncClient
 ) -> None:
@@ -381,6 +427,9 @@ def test_watchers_remember_so_many_names_together_and_the_oldest_goes() -> None:
     assert len(watchers.get("s-a", second).seen) == 8
 
 
+BUILDS = "/compat/pandastack/v1/templates/builds"
+
+
 async def test_pandastack_refuses_in_the_shape_that_its_client_reads(
     served: Served, stranger: httpx.AsyncClient
 ) -> None:
@@ -391,6 +440,13 @@ async def test_pandastack_refuses_in_the_shape_that_its_client_reads(
         (await stranger.post(at, content=b"{", headers=bearer), 400),
         (await stranger.post(at, json={"ttl_seconds": -1}, headers=bearer), 400),
         (await stranger.post(at, json={"template": "no-such"}, headers=bearer), 400),
+        (await stranger.post(at, json={"volumes": [{"name": "data"}]}, headers=bearer), 400),
+        (
+            await stranger.post(f"{BUILDS[:-1]}", data={"name": "x", "dockerfile": "FROM x"}, headers=bearer),
+            400,
+        ),
+        (await stranger.get(f"{BUILDS}/b-1", headers=bearer), 404),
+        (await stranger.get(f"{BUILDS}/b-1/logs", headers=bearer), 404),
         (await stranger.get("/compat/pandastack/v1/nothing", headers=bearer), 404),
     ):
         assert (reply.status_code, type(reply.json()["error"])) == (status, str), reply.text

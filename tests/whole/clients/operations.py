@@ -271,6 +271,15 @@ E2B = (
         "the base is a template of ours; files only, so no start command; no tags, and each build starts from scratch",
     ),
     Operation(
+        "logs of a build, by the generated client",
+        """
+        from e2b.api.client.api.templates import get_templates_template_id_builds_build_id_logs as logs
+        told = logs.sync(made.template_id, made.build_id, client=get_api_client(ConnectionConfig())).logs
+        assert any("COPY" in entry.message for entry in told), told
+        """,
+        "its first 100 lines, all with the time of the question",
+    ),
+    Operation(
         "pause, connect to resume",
         """
         h = s.commands.run("i=0; while :; do i=$((i+1)); echo $i > ticks; sleep 0.01; done", background=True)
@@ -403,7 +412,7 @@ PANDASTACK = (
         with Sandbox.create() as other:
             gone = other.id
         """,
-        "`code-interpreter` and `base` are `default`; volumes are ignored",
+        "`code-interpreter` and `base` are `default`",
     ),
     Operation(
         "list, get, refresh",
@@ -569,7 +578,25 @@ PANDASTACK = (
     Operation(
         "client.templates.list, get",
         'assert "default" in [t.name for t in client.templates.list()] and client.templates.get("default").name == "default"',
-        "templates are built with `cloister template build`",
+    ),
+    Operation(
+        "refused: volumes, templates.build, register",
+        """
+        from pandastack.exceptions import PandastackError
+        for call in (
+            lambda: Sandbox.create(volumes=[{"name": "data", "mount_path": "/data"}]),
+            lambda: client.templates.build_from_dockerfile("mine", "FROM debian:12\\nRUN true"),
+            lambda: client.templates.register("mine", "registry.example/mine:1"),
+            lambda: client.templates.get_build("b-1"),
+        ):
+            try:
+                call()
+                raise AssertionError
+            except PandastackError as e:
+                assert str(e), e
+        assert client.templates.builds() == []
+        """,
+        "keep files in a snapshot; templates are built with `cloister template build`",
     ),
     Operation(
         "kill, and a sandbox that is gone",
@@ -637,6 +664,32 @@ MODBOX = (
         assert client.sandboxes.wait_for_sandbox_canonical(other.sandbox_id).ready
         client.sandboxes.delete_sandbox(other.sandbox_id)
         """,
+    ),
+    Operation(
+        "list_sandbox_images, get_sandbox_image",
+        """
+        images = client.images.list_sandbox_images()
+        assert images.total == len(images.images) and [x.name for x in images.images if x.is_default] == ["default"]
+        assert client.images.get_sandbox_image("default").id == "default"
+        """,
+        "the templates of the server",
+    ),
+    Operation(
+        "refused: create_sandbox_image, update_sandbox_image, delete_sandbox_image",
+        """
+        from modbox.core.api_error import ApiError
+        for call in (
+            lambda: client.images.create_sandbox_image(image="debian", name="mine"),
+            lambda: client.images.update_sandbox_image("default", name="mine"),
+            lambda: client.images.delete_sandbox_image("default"),
+        ):
+            try:
+                call()
+                raise AssertionError
+            except ApiError as e:
+                assert e.status_code == 400, e
+        """,
+        "images are templates, built with `cloister template build`",
     ),
     Operation(
         "destroy_sandbox, and one that is gone",

@@ -60,8 +60,12 @@ class _Live:
 
     @property
     def info(self) -> SandboxInfo:
-        paused = self.pause is not None
-        return msgspec.structs.replace(self.sandbox.info, metadata=self.metadata, paused=paused)
+        return msgspec.structs.replace(
+            self.sandbox.info,
+            metadata=self.metadata,
+            paused=self.pause is not None,
+            task_id=self.task_id,
+        )
 
     async def set_ttl(self, seconds: float) -> None:
         await self.sandbox.set_ttl(seconds)

@@ -7,25 +7,27 @@ from contextlib import suppress
 from typing import Annotated, Any
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Request, Response, delete, get, post, route
 from litestar.datastructures import State
 from litestar.params import PathParameter
 from msgspec import Meta
 
-from cloister.app.verbs.api import SandboxVerbs, Verbs
+from cloister.app.verbs.api import SandboxVerbs, TemplateVerbs, Verbs
 from cloister.app.verbs.records import Execute, NewSandbox, RunCode
 from cloister.core import limits
 from cloister.core.errors import UserError
+from cloister.core.requests import Quota
 from cloister.sandbox.api import SandboxInfo
+from cloister.sandbox.templates.catalog import TemplateInfo
 from cloister.server.auth import caller_of
 from cloister.server.compat import BOX, MODBOX
 from cloister.server.compat.connect import record, unary
-from cloister.server.compat.e2b.control import opened, stamp
+from cloister.server.compat.e2b.control import opened, stamp, state
 from cloister.server.routes import Given, Wait, of
 from cloister.server.routes.templates import log_progress
 
-TASK = "modbox-task"
-"""The metadata that holds the name of the task."""
+_TASK = "modbox-"
+"""Before the name of a task in our id of it."""
 SECONDS = 600.0
 _Asked = Request[Any, Any, State]
 Name = Annotated[str, PathParameter(description="A sandbox's id, or the name of its task.")]
@@ -58,17 +60,22 @@ class _Code(msgspec.Struct, frozen=True):
 async def _found(verbs: Verbs, name: str) -> SandboxInfo:
     """The sandbox with this id, or of this task. Raises `UserError` (`no_such_sandbox`)."""
     for info in await verbs.sandboxes.list():
-        if name in (info.id, info.metadata.get(TASK)):
+        if name == info.id or info.task_id == _TASK + name:
             return info
     raise UserError("no_such_sandbox", f"There is no sandbox {name[:64]!r}, and none of that task.")
+
+
+def _name(info: SandboxInfo) -> str:
+    own = info.task_id is not None and info.task_id.startswith(_TASK)
+    return (info.task_id or "").removeprefix(_TASK) if own else info.id
 
 
 async def _shown(request: _Asked, verbs: Verbs, info: SandboxInfo) -> dict[str, object]:
     token = (await verbs.sandboxes.token(info.id)).token
     return {
         "id": info.id,
-        "name": info.metadata.get(TASK, info.id),
-        "status": "running",
+        "name": _name(info),
+        "status": state(info),
         "image": info.template,
         "created_at": stamp(info.created_at),
         "updated_at": stamp(info.created_at),
@@ -87,8 +94,7 @@ async def provision(request: _Asked, verbs: Given, wait: Wait) -> dict[str, obje
         template=wish.image_id or wish.image or "base",
         ttl_seconds=limits.TTL_SECONDS if wish.ttl_seconds is None else wish.ttl_seconds,
         env=wish.env_vars or {},
-        task_id=None if wish.task_id is None else f"modbox-{wish.task_id}",
-        metadata={} if wish.task_id is None else {TASK: wish.task_id},
+        task_id=None if wish.task_id is None else _TASK + wish.task_id,
     )
     info, _ = await wait(verbs.sandboxes.create(new, log_progress))
     found = await _shown(request, verbs, info)
@@ -96,7 +102,7 @@ async def provision(request: _Asked, verbs: Given, wait: Wait) -> dict[str, obje
     return {
         "success": True,
         "sandbox_id": info.id,
-        "status": "running",
+        "status": state(info),
         "sandbox_url": base,
         "endpoint": {"api_url": base, "base_url": base, "access_token": base.rpartition("/")[2]},
         "capabilities": found["capabilities"],
@@ -128,7 +134,7 @@ async def detail(sandbox: Name, request: _Asked, verbs: Given) -> dict[str, obje
 )
 async def status(sandbox: Name, verbs: Given) -> dict[str, object]:
     info = await _found(verbs, sandbox)
-    return {"ready": True, "status": "running", "name": info.metadata.get(TASK, info.id)}
+    return {"ready": not info.paused, "status": state(info), "name": _name(info)}
 
 
 @post(
@@ -139,8 +145,8 @@ async def status(sandbox: Name, verbs: Given) -> dict[str, object]:
 async def ready(request: _Asked, verbs: Given) -> dict[str, object]:
     """A sandbox that is there is ready: provisioning answers when it is open."""
     named = request.path_params.get("sandbox") or (await unary(_Task, request)).task_id
-    await _found(verbs, named)
-    return {"ready": True, "status": "running", "elapsed_seconds": 0.0}
+    info = await _found(verbs, named)
+    return {"ready": not info.paused, "status": state(info), "elapsed_seconds": 0.0}
 
 
 @post(at("/sandboxes/destroy"), **of(SandboxVerbs.destroy, status=200), **opened())
@@ -154,6 +160,44 @@ async def destroy(request: _Asked, verbs: Given) -> dict[str, object]:
 async def remove(sandbox: Name, verbs: Given) -> dict[str, object]:
     await verbs.sandboxes.destroy((await _found(verbs, sandbox)).id)
     return {"success": True}
+
+
+@get(at("/sandbox-images"), **of(TemplateVerbs.list), **opened())
+async def images(verbs: Given) -> dict[str, object]:
+    found = [_image(info) for info in await verbs.templates.list()]
+    return {"images": found, "total": len(found)}
+
+
+@get(at("/sandbox-images/{image:str}"), **of(TemplateVerbs.get), **opened())
+async def image(image: Name, verbs: Given) -> dict[str, object]:
+    return _image(await verbs.templates.get(image))
+
+
+@route(
+    [at("/sandbox-images"), at("/sandbox-images/{image:str}")],
+    http_method=["POST", "PUT", "PATCH", "DELETE"],
+    **of(TemplateVerbs.describe, status=200),
+    **opened(),
+)
+async def change_image() -> None:
+    raise UserError(
+        "bad_request", "Images are templates here: describe and build them with `cloister template`."
+    )
+
+
+def _image(info: TemplateInfo) -> dict[str, object]:
+    made = stamp(0.0 if info.about is None else info.about.built_at)
+    return {
+        "id": info.name,
+        "name": info.name,
+        "image": info.name,
+        "tag": "latest",
+        "enabled": True,
+        "is_default": info.name == "default",
+        "memory_mb": Quota().memory_bytes // 1_048_576,
+        "created_at": made,
+        "updated_at": made,
+    }
 
 
 # The address of one sandbox. The guard has found the sandbox by the secret in the path.
@@ -198,4 +242,7 @@ async def health(secret: Secret, request: _Asked, verbs: Given) -> dict[str, obj
     return {"status": "ok"}
 
 
-ROUTES = (provision, listed, detail, status, ready, destroy, remove, execute, health)
+ROUTES = (
+    *(provision, listed, detail, status, ready, destroy, remove, images, image, change_image),
+    *(execute, health),
+)

@@ -14,7 +14,7 @@ from cloister.app.verbs.api import FileVerbs, SandboxVerbs, SnapshotVerbs, Templ
 from cloister.app.verbs.records import Exec, NewCommand, NewContext, NewSandbox, RunCode, SandboxChange
 from cloister.core import limits
 from cloister.core.computer import Entry, Exited, Output
-from cloister.core.errors import CloisterError
+from cloister.core.errors import CloisterError, UserError
 from cloister.sandbox.api import SNAPSHOT_PREFIX, SandboxInfo, SnapshotInfo
 from cloister.server.bodies import Streamed, body_of, read_on_after_errors
 from cloister.server.compat import PANDASTACK
@@ -46,6 +46,7 @@ class _New(msgspec.Struct, frozen=True):
     persistent: bool = False
     metadata: Metadata = {}
     from_snapshot: str | None = None
+    volumes: list[object] = []
 
 
 class _Command(msgspec.Struct, frozen=True):
@@ -92,6 +93,8 @@ def shown(info: SandboxInfo) -> dict[str, object]:
 @post(at("/sandboxes"), **of(SandboxVerbs.create, status=201), **opened())
 async def create(request: _Asked, verbs: Given, wait: Wait) -> dict[str, object]:
     wish = await unary(_New, request)
+    if wish.volumes:
+        raise UserError("bad_request", "There are no volumes here: keep files in a snapshot.")
     kept = wish.from_snapshot
     new = record(
         NewSandbox,
@@ -398,12 +401,31 @@ async def remove_template(template: Annotated[str, PathParameter()], verbs: Give
     await verbs.templates.remove(template)
 
 
+@post(at("/templates/build"), **of(TemplateVerbs.build, status=201), **opened())
+async def build_template() -> None:
+    raise UserError("bad_request", "Templates are described and built with `cloister template`.")
+
+
+@get(at("/templates/builds"), **of(TemplateVerbs.list), **opened())
+async def builds() -> dict[str, object]:
+    return {"items": []}
+
+
+@get(
+    [at("/templates/builds/{build:str}"), at("/templates/builds/{build:str}/logs")],
+    **of(TemplateVerbs.list),
+    **opened(),
+)
+async def build(build: Annotated[str, PathParameter()]) -> None:
+    raise UserError("no_such_build", f"There is no build {build[:64]}: none begins over this wire.")
+
+
 ROUTES = tuple(
     route
     for route in (
         *(create, listed, detail, kill, execute, stream, read_file, write_file, list_dir, stat_file, fork),
         *(promote, take_snapshot, snapshots, snapshot, remove_snapshot, new_session, run_session),
         *(end_session, set_lifecycle, lifecycle, pause, resume, ports, templates),
-        *(template, remove_template),
+        *(template, remove_template, build_template, builds, build),
     )
 )

@@ -1,4 +1,4 @@
-"""Real harnesses, from the registry, in a real sandbox: each solves a task with a scripted model, and pushes nothing."""
+"""Real harnesses, from the registry, in a real sandbox: what a person, a rule, a crash and the evidence do to each of them."""
 
 import json
 from pathlib import Path
@@ -92,13 +92,14 @@ def test_opencode_and_our_own_loop_are_ranked_by_the_same_evidence(cloister: Any
     assert len(bodies(cloister, "AttemptsRanked")) == 1
 
 
-@pytest.mark.parametrize(("harness", "words"), [("opencode", OPENCODE), ("claude", CLAUDE), ("codex", CODEX)])
-def test_a_real_harness_solves_a_task_and_its_push_is_denied(
-    cloister: Any, calc: Path, harness: str, words: dict[str, str]
-) -> None:
+WORDS = {"opencode": OPENCODE, "claude": CLAUDE, "codex": CODEX}
+
+
+@pytest.mark.parametrize("harness", WORDS)
+def test_a_real_harness_solves_a_task_and_its_push_is_denied(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
-    script = cloister.script(TASK.format(**words))
+    script = cloister.script(TASK.format(**WORDS[harness]))
     model = ("--model", script, "--check", "python3 -m pytest -q -p no:cacheprovider")
     rule = ("--rule", "deny bash:git push *", "--harness", harness)
     done = cloister("run", "Make add work.", "--repo", str(calc), *model, *rule, seconds=800, code=None)
@@ -121,7 +122,7 @@ def shell(harness: str, line: str) -> str:
 CHECK = ("--check", "python3 -m pytest -q -p no:cacheprovider")
 
 
-@pytest.mark.parametrize("harness", ["opencode"])
+@pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_that_cheats_ends_red(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
@@ -134,7 +135,7 @@ def test_a_real_harness_that_cheats_ends_red(cloister: Any, calc: Path, harness:
     assert "without a change" in end["reason"]
 
 
-@pytest.mark.parametrize("harness", ["opencode"])
+@pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_is_stopped_with_its_commands(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
@@ -148,3 +149,57 @@ def test_a_real_harness_is_stopped_with_its_commands(cloister: Any, calc: Path, 
     end = cloister.events()[-1]["body"]
     assert (end["type"], end["outcome"]) == ("RunFinished", "stopped")
     cloister.until(lambda: not cloister.sandbox_processes())
+
+
+RESUMED = """
+[[reply]]
+calls = [{look}]
+branch = [{{ when = "return a - b", goto = "again" }}, {{ when = "return b - a", goto = "first" }}]
+[[reply]]
+name = "first"
+calls = [{wrong}]
+[[reply]]
+say = "Done?"
+[[reply]]
+calls = [{ask}]
+[[reply]]
+name = "again"
+calls = [{ask}]
+[[reply]]
+calls = [{die}]
+[[reply]]
+expect = "You were cut off"
+calls = [{right}]
+[[reply]]
+say = "Add adds."
+"""
+KILL = (
+    "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | "
+    "grep -qE 'opencode [a]cp|[c]laude-agent-acp|codex [a]pp-server' && kill -9 ${p#/proc/}; done"
+)
+"""Ends the program of a harness, whichever of its processes runs commands."""
+
+
+@pytest.mark.parametrize("harness", WORDS)
+def test_a_real_harness_asks_a_person_and_resumes_after_kill_9_of_the_server_and_of_itself(
+    cloister: Any, calc: Path, harness: str
+) -> None:
+    registry("pypi")
+    registry("npm")
+    more = {"ask": shell(harness, "touch /tmp/asked"), "die": shell(harness, KILL)}
+    script = cloister.script(
+        RESUMED.format(**WORDS[harness] | {"look": shell(harness, "cat calc.py")} | more)
+    )
+    cloister("serve", "--background", "--port", "0")
+    how = ("--model", script, "--harness", harness, "--rule", "ask bash:touch *", "--detach", *CHECK)
+    cloister("run", "Make add work.", "--repo", str(calc), *how)
+    cloister.until(lambda: cloister.has("AskRaised"), seconds=800)
+    cloister.kill_server()
+    cloister("serve", "--background", "--port", "0")
+    cloister.until(lambda: len(bodies(cloister, "AskRaised")) == 2, seconds=800)
+    asked = bodies(cloister, "AskRaised")[-1]
+    assert asked["action"] == "bash: touch /tmp/asked"
+    cloister("answer", "last", asked["ask"], "allow")
+    assert "✓ proven" in cloister("watch", "last", seconds=800).stdout
+    (died,) = bodies(cloister, "ModelFailed")
+    assert f"The harness {harness} ended (signal 9)" in died["message"]

@@ -20,12 +20,13 @@ from msgspec import Meta
 from cloister.app.verbs.api import FileVerbs, SandboxVerbs, SnapshotVerbs, TemplateVerbs, Verbs
 from cloister.app.verbs.records import NewCommand, NewSandbox
 from cloister.core.errors import CloisterError, UserError
+from cloister.server.auth import caller_of
 from cloister.server.bodies import body_of, read_on_after_errors
 from cloister.server.compat.connect import unary
 from cloister.server.compat.e2b import at
 from cloister.server.compat.e2b.control import furnish, opened, stamp
 from cloister.server.compat.e2b.steps import ARCHIVES, Step, script
-from cloister.server.routes import Given, Wait, of
+from cloister.server.routes import Given, Wait, Waiting, of
 from cloister.server.routes.templates import log_progress
 
 BUILDS = 32
@@ -57,7 +58,8 @@ class _Start(msgspec.Struct, frozen=True, rename="camel"):
 
 class _Build(msgspec.Struct):
     template: str
-    id: str
+    caller: str
+    id: str = msgspec.field(default_factory=lambda: token_hex(16))
     sandbox: str = ""
     """Where it runs, or where its archives wait."""
     archives: set[str] = msgspec.field(default_factory=set[str])
@@ -67,6 +69,9 @@ class _Build(msgspec.Struct):
     log: list[str] = msgspec.field(default_factory=list[str])
     asking: anyio.Lock = msgspec.field(default_factory=anyio.Lock)
 
+    def waits_for(self, template: str, caller: str) -> bool:
+        return (self.template, self.caller, self.status) == (template, caller, "waiting")
+
 
 class Builds:
     """The builds of this process."""
@@ -74,20 +79,45 @@ class Builds:
     def __init__(self) -> None:
         self._all: OrderedDict[str, _Build] = OrderedDict()
 
-    def add(self, template: str) -> _Build:
-        while len(self._all) >= BUILDS:
-            self._all.popitem(last=False)
-        made = self._all[template] = _Build(template, token_hex(16))
-        self._all.move_to_end(template)
-        return made
+    def add(self, template: str, caller: str) -> tuple[_Build, list[_Build]]:
+        """A new build, and those that it replaces: of the same name, or asked longest ago, whose sandboxes have to go.
 
-    def of(self, template: str, id: str | None = None) -> _Build:
+        Archives are sent to a name, so only one build of a name and caller can wait for them.
+        """
+        gone = [one for one in self._all.values() if one.waits_for(template, caller)]
+        for one in gone:
+            one.status, one.reason = "error", "Another build of this name was begun."
+        while len(self._all) >= BUILDS:
+            gone.append(self._all.popitem(last=False)[1])
+        made = _Build(template, caller)
+        self._all[made.id] = made
+        return made, gone
+
+    def of(self, template: str, id: str, caller: str) -> _Build:
         """Raises `UserError` (`no_such_build`)."""
-        found = self._all.get(template)
-        if found is None or id not in (None, found.id):
-            raise UserError("no_such_build", f"There is no such build of the template {template[:64]}.")
-        self._all.move_to_end(template)
+        found = self._all.get(id)
+        if found is None or (found.template, found.caller) != (template, caller):
+            raise _unknown(template)
+        self._all.move_to_end(id)
         return found
+
+    def waiting(self, template: str, caller: str) -> _Build:
+        """The build that takes archives. Raises `UserError` (`no_such_build`)."""
+        found = next((one for one in self._all.values() if one.waits_for(template, caller)), None)
+        if found is None:
+            raise _unknown(template)
+        return found
+
+    def inside(self, template: str, sandbox: str) -> _Build:
+        """The build whose archives wait in a sandbox. Raises `UserError` (`no_such_build`)."""
+        for one in self._all.values():
+            if (one.template, one.sandbox) == (template, sandbox):
+                return one
+        raise _unknown(template)
+
+
+def _unknown(template: str) -> UserError:
+    return UserError("no_such_build", f"There is no such build of the template {template[:64]}.")
 
 
 def _builds(request: _Asked) -> Builds:
@@ -95,12 +125,14 @@ def _builds(request: _Asked) -> Builds:
 
 
 @post(at("/v3/templates"), **of(SnapshotVerbs.take, status=202), **opened())
-async def new_build(request: _Asked) -> dict[str, object]:
+async def new_build(request: _Asked, verbs: Given) -> dict[str, object]:
     wish = await unary(_New, request)
     name = wish.name or wish.alias
     if wish.tags or ":" in name:
         raise UserError("bad_name", "Templates have no tags here: put the version into the name.")
-    build = _builds(request).add(name)
+    build, gone = _builds(request).add(name, caller_of(request.scope).name)
+    for one in gone:
+        await _let_go(verbs, one)
     return {
         "templateID": name,
         "buildID": build.id,
@@ -114,9 +146,19 @@ async def new_build(request: _Asked) -> dict[str, object]:
 async def _sandbox_of(verbs: Verbs, build: _Build) -> str:
     """The sandbox of a build, opened for its first archive."""
     async with build.asking:
+        if build.status != "waiting":
+            raise _unknown(build.template)
         if not build.sandbox:
             build.sandbox = await _opened(verbs, "base")
         return build.sandbox
+
+
+async def _let_go(verbs: Verbs, build: _Build) -> None:
+    """Remove the sandbox of a build, when it is there."""
+    async with build.asking:
+        if build.sandbox:
+            with suppress(UserError):  # it may have ended by itself
+                await verbs.sandboxes.destroy(build.sandbox)
 
 
 async def _opened(verbs: Verbs, template: str) -> str:
@@ -129,7 +171,7 @@ async def _opened(verbs: Verbs, template: str) -> str:
 async def upload_link(
     template: Name, number: Number, request: _Asked, verbs: Given, wait: Wait
 ) -> dict[str, object]:
-    build = _builds(request).of(template)
+    build = _builds(request).waiting(template, caller_of(request.scope).name)
     if not _HASH.fullmatch(number):
         raise UserError("bad_request", "The hash of an archive is written in hexadecimal digits.")
     sandbox = await wait(_sandbox_of(verbs, build))
@@ -145,7 +187,7 @@ async def upload_link(
     **opened(request_max_body_size=None),
 )
 async def upload(template: Name, number: Number, request: _Asked, verbs: Given) -> None:
-    build = _builds(request).of(template)
+    build = _builds(request).inside(template, caller_of(request.scope).sandbox)
     if number not in build.archives:
         raise UserError("no_such_build", "That archive was not announced.")
     file = verbs.files.write(build.sandbox, f"{ARCHIVES}/{number}")
@@ -158,7 +200,8 @@ async def upload(template: Name, number: Number, request: _Asked, verbs: Given) 
     at("/v2/templates/{template:str}/builds/{number:str}"), **of(SandboxVerbs.start, status=202), **opened()
 )
 async def start_build(template: Name, number: Number, request: _Asked, verbs: Given, wait: Wait) -> None:
-    build, wish = _builds(request).of(template, number), await unary(_Start, request)
+    build = _builds(request).of(template, number, caller_of(request.scope).name)
+    wish = await unary(_Start, request)
     if wish.start_cmd:
         raise UserError("bad_request", "A snapshot has files only: start the program in the sandbox instead.")
     image = (wish.from_image or "").partition(":")[0]
@@ -192,23 +235,37 @@ async def _in_place(verbs: Verbs, build: _Build, base: str) -> None:
 async def build_status(
     template: Name, number: Number, request: _Asked, verbs: Given, wait: Wait
 ) -> dict[str, object]:
-    build = _builds(request).of(template, number)
-    given = request.query_params.get("logsOffset", "")
-    offset = int(given) if _NUMBER.fullmatch(given) else 0
-    async with build.asking:
-        if build.status == "building":
-            await wait(_look(verbs, build))
+    build = await _looked(template, number, request, verbs, wait)
     told: dict[str, object] = {
         "templateID": build.template,
         "buildID": build.id,
         "status": build.status,
         "logs": [],
-        "logEntries": [
-            {"timestamp": stamp(time.time()), "level": "info", "message": line}
-            for line in build.log[offset : offset + _LINES]
-        ],
+        "logEntries": _entries(build, request.query_params.get("logsOffset", "")),
     }
     return told | ({"reason": {"message": build.reason}} if build.reason else {})
+
+
+@get(at("/templates/{template:str}/builds/{number:str}/logs"), **of(SnapshotVerbs.take), **opened())
+async def build_logs(
+    template: Name, number: Number, request: _Asked, verbs: Given, wait: Wait
+) -> dict[str, object]:
+    build = await _looked(template, number, request, verbs, wait)
+    return {"logs": _entries(build, "")}
+
+
+async def _looked(template: str, number: str, request: _Asked, verbs: Verbs, wait: Waiting) -> _Build:
+    build = _builds(request).of(template, number, caller_of(request.scope).name)
+    async with build.asking:
+        if build.status == "building":
+            await wait(_look(verbs, build))
+    return build
+
+
+def _entries(build: _Build, after: str) -> list[dict[str, str]]:
+    first, now = int(after) if _NUMBER.fullmatch(after) else 0, stamp(time.time())
+    lines = build.log[first : first + _LINES]
+    return [{"timestamp": now, "level": "info", "message": line} for line in lines]
 
 
 async def _look(verbs: Verbs, build: _Build) -> None:
@@ -271,4 +328,4 @@ async def alias(template: Name, verbs: Given) -> Response[dict[str, object]]:
     return Response({"templateID": template, "public": False})
 
 
-ROUTES = (new_build, upload_link, upload, start_build, build_status, alias)
+ROUTES = (new_build, upload_link, upload, start_build, build_status, build_logs, alias)
