@@ -130,7 +130,7 @@ class ClaudeSession(Session):
     _ending: Waiting | None = None
     _result = _Result()
     _interrupt_answered: anyio.Event | None = None
-    """Set when Claude Code has answered the interrupt of the turn at work; None: nobody interrupted it."""
+    """Set when Claude Code has answered the interrupt of the turn at work; None: it is not interrupted."""
 
     async def begin(self, earlier: str) -> bool:
         self.connection.read_line, self.connection.write_request = read_line, _request

@@ -160,7 +160,7 @@ class Claude(Wire):
         self.answer(self.read())
 
     def answer(self, request: Object) -> None:
-        told = {"subtype": "success", "request_id": request["request_id"], "response": {}}
+        told: Object = {"subtype": "success", "request_id": request["request_id"], "response": {}}
         self.send({"type": "control_response", "response": told})
 
     def prompt(self) -> str:
