@@ -1,6 +1,7 @@
 """The pages in Chromium: a run as it streams, steering, time travel, and hostile text."""
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from cloister.core.events import (
     Event,
     ModelReplied,
     ModelText,
+    PatchFound,
     PromptReceived,
     QuestionAnswered,
     QuestionAsked,
@@ -320,6 +322,28 @@ async def test_a_finished_run_is_asked_for_again_with_its_values(served: Served,
     await page.get_by_role("link", name="run again").click()
     await expect(page.get_by_label("What should be done?")).to_have_value("Repair the sums.")
     await expect(page.get_by_label("Repository", exact=True)).to_have_value("/nowhere")
+
+
+async def test_a_patch_of_the_search_shows_what_speaks_against_it(served: Served, show: Show) -> None:
+    fence = await served.claimed_run("The tests fail.")
+    patch = partial(PatchFound, 0, 1, 9, path="a.py", line=3, diff="-    a\n+    b\n", fixed=("test_one",))
+    await append(
+        served,
+        fence,
+        AttemptStarted(0, "", harness="repair"),
+        patch(rule="number"),
+        patch(rule="range", broke=("test_two",)),
+        patch(rule="special case", concern="it special-cases a value of the tests"),
+    )
+    rows = timeline(await show(f"/runs/{fence.run}"))
+    found = rows.locator(".note", has_text="A patch makes 1 test green")
+    await expect(found).to_have_count(3)
+    for tone, says in (
+        ("good", "number in a.py:3"),
+        ("dim", "but it breaks 1 test"),
+        ("warn", "but it special-cases a value of the tests"),
+    ):
+        await expect(rows.locator(f".note.{tone}", has_text=says)).to_have_count(1)
 
 
 async def test_a_comment_on_the_diff_goes_to_the_agent(served: Served, show: Show, tmp_path: Path) -> None:

@@ -112,6 +112,14 @@ export class Fold {
     this.rows.push({ kind: "note", key: `n${event.seq}`, seq: event.seq, at: event.at, tone, icon, text, more });
   }
 
+  private patch(event: Event, body: Extract<Body, { type: "PatchFound" }>): void {
+    const broken = body.broke ?? [];
+    const doubt = broken.length ? `it breaks ${plural(broken.length, "test")}` : oneLine(body.concern ?? "");
+    const text = `A patch makes ${plural(body.fixed.length, "test")} green: ${oneLine(body.rule)} in ${body.path}:${body.line}`;
+    const more = broken.length ? `${body.diff}\nIt breaks:\n${broken.join("\n")}` : body.diff;
+    this.note(event, doubt ? `${text}, but ${doubt}` : text, broken.length ? "dim" : doubt ? "warn" : "good", broken.length ? "cross" : doubt ? "warn" : "check", more);
+  }
+
   private take(event: Event, body: Body): void {
     const { seq, at } = event;
     switch (body.type) {
@@ -322,7 +330,7 @@ export class Fold {
       case "CandidatesTried":
         return this.note(event, `${count(body.tried)} of ${count(body.total)} candidates tried, ${count(body.plausible)} plausible`, "dim", "dot");
       case "PatchFound":
-        return this.note(event, `A patch makes ${plural(body.fixed.length, "test")} green: ${oneLine(body.rule)} in ${body.path}:${body.line}`, "good", "check", body.diff);
+        return this.patch(event, body);
       case "PatchChosen":
         return this.note(event, `Chosen: ${oneLine(body.rule)} in ${body.path}`, "plain", "check", body.why);
       case "AttemptEnded":
