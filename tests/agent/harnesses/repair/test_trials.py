@@ -169,7 +169,7 @@ async def test_a_node_suite_is_localised_by_v8_coverage_and_repaired(tmp_path: P
     tests = (
         'const { test } = require("node:test");\nconst assert = require("node:assert");\n'
         'const { total, twice } = require("../calc.js");\n\n'
-        'test("total of some", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
+        'test("total of calc.js", () => assert.strictEqual(total([1, 2, 3]), 6));\n'
         'test("twice", () => assert.strictEqual(twice(2), 4));\n'
     )
     repo = Repo(tmp_path, {"calc.js": code, "test/calc.test.js": tests})

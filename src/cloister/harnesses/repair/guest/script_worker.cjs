@@ -75,7 +75,7 @@ function read(out, text) {
   if (runner === "node") {
     const events = [];
     for (const line of text.split("\n")) { try { events.push(JSON.parse(line)); } catch {} }
-    return events.filter((one) => one.kind !== "suite" && one.file && !one.name.endsWith(".js") && one.name !== one.file);
+    return events.filter((one) => one.kind !== "suite" && one.file && path.resolve(tree, one.name) !== one.file);
   }
   let report;
   try { report = JSON.parse(fs.readFileSync(out, "utf8")); } catch { return []; }
