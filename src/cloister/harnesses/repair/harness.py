@@ -4,7 +4,7 @@ It calls no model. `cloister.harnesses.repair` knows how to localise, which cand
 makes an attempt of it: events that people follow, the policy for every write, the proof, and the resume from the log.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
 from itertools import islice
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from cloister.agent.tools.files import WRITE
 from cloister.core.errors import UserError, sole
 from cloister.core.events import (
     AttemptEnded,
+    BaseFixed,
     CandidatesTried,
     FaultLocalised,
     FinishRefused,
@@ -34,7 +35,7 @@ from cloister.core.events.repair import DIFF_CHARS, PLAUSIBLE
 from cloister.core.log import Index, Journal, round_start
 from cloister.core.requests import ToolCall
 from cloister.core.text import bounded, one_line
-from cloister.harnesses.repair.api import FLAG_WORDS, LAST, Candidate, Chosen, Localised, Trial, applied
+from cloister.harnesses.repair.api import FLAG_WORDS, LAST, Chosen, Localised, Trial, applied
 from cloister.harnesses.repair.candidates import Ordered, candidates
 from cloister.harnesses.repair.choose import enough
 from cloister.harnesses.repair.observe import NAME_CHARS, NAMES, localised_event, suite_for
@@ -57,6 +58,7 @@ from cloister.harnesses.repair.words import (
     proven_late,
     summary,
 )
+from cloister.harnesses.repair.worker import WORKER_LOST
 from cloister.policy.api import ToolAction
 from cloister.policy.decide import Decider
 
@@ -76,7 +78,8 @@ _PROOF_SECONDS, _PROOF_RUNS, _PROOF_SHARE = 10.0, 4.0, 0.4
 class SoFar(NamedTuple):
     """The search of one attempt, by the log."""
 
-    tried: int
+    done: CandidatesTried | None
+    """The newest batch."""
     found: tuple[PatchFound, ...]
     """The plausible patches."""
     near: int
@@ -87,12 +90,21 @@ class SoFar(NamedTuple):
     """The patch in the files whose proof was cut off by the time."""
     localised: bool
 
+    @property
+    def tried(self) -> int:
+        return self.done.tried if self.done else 0
+
 
 def so_far(journal: Journal, attempt: int) -> SoFar:
-    """Fold the log of an attempt. A patch whose turn has not ended is not written: the files are as before."""
+    """Fold the log of an attempt since its base was fixed: the search of another base was about other files.
+
+    A patch whose turn has not ended is not written: the files are as before.
+    """
+    fixed = (at for at in reversed(range(len(journal.events))) if type(journal.events[at].body) is BaseFixed)
+    index = Index(journal.events[next(fixed, 0) :])
     written: list[int] = []
     pending = unjudged = last = None
-    for body in journal.index.of(PatchChosen, FinishRefused, TurnEnded, AttemptEnded, attempt=attempt):
+    for body in index.of(PatchChosen, FinishRefused, TurnEnded, AttemptEnded, attempt=attempt):
         if isinstance(body, PatchChosen):
             pending = body
         elif isinstance(body, AttemptEnded):
@@ -104,11 +116,11 @@ def so_far(journal: Journal, attempt: int) -> SoFar:
                 unjudged = pending
             pending = None
         last = body
-    tried = journal.index.last(CandidatesTried, attempt=attempt)
-    found = journal.index.of(PatchFound, attempt=attempt)
+    tried = index.last(CandidatesTried, attempt=attempt)
+    found = index.of(PatchFound, attempt=attempt)
     newest = Index(journal.events[round_start(journal.events) :])
     return SoFar(
-        tried=tried.tried if tried else 0,
+        done=tried,
         found=tuple(body for body in found if not body.broke),
         near=sum(bool(body.broke) for body in found),
         written=tuple(written),
@@ -141,13 +153,13 @@ class RepairHarness:
                 return await search.run(trials, suite)
         except Exception as error:
             cause = sole(error)
-            if isinstance(cause, UserError):
+            if isinstance(cause, UserError) and cause.code == WORKER_LOST:
                 return Unfinished("red", f"{BROKEN} {one_line(cause.message, 300)}")
             raise cause from None
 
     async def last_words(self, place: Workplace, evidence: Evidence, reason: str) -> str:
-        done = place.journal.index.last(CandidatesTried, attempt=place.attempt)
-        return left(done, so_far(place.journal, place.attempt).unjudged)
+        known = so_far(place.journal, place.attempt)
+        return left(known.done, known.unjudged)
 
 
 class _Search:
@@ -177,9 +189,9 @@ class _Search:
         """Prove the patch in the files, if the time cut off its proof and the run has been given more."""
         if (one := self._known.unjudged) is None:
             return None
-        tried = max(self._known.tried, one.number)
-        step = len(self._known.written) + 1
-        ended = await self._claim(step, f"Repair {one.path} ({one.rule})\n\n{proven_late(tried)}")
+        found = next((body for body in self._known.found if body.number == one.number), None)
+        text = proven_late(one, found.line if found else 0, self._known.done)
+        ended = await self._claim(len(self._known.written) + 1, text)
         return Unfinished("red", one_line(ended.why, 1_000)) if isinstance(ended, Refused) else ended
 
     async def run(self, trials: Trials, suite: Suite) -> Ending:
@@ -214,8 +226,8 @@ class _Search:
 
     async def _search(self, trials: Trials, ordered: Ordered, sources: dict[str, str]) -> Ending:
         """Try, choose and write until the evidence accepts a patch or no candidate is left."""
-        known = {number: _trial(ordered, body) for body in self._known.found if (number := body.number)}
-        plausible = {n: trial for n, trial in known.items() if trial and n not in self._known.written}
+        known = self._from_log(ordered)
+        plausible = {n: trial for n, trial in known.items() if n not in self._known.written}
         self._at, self._count = self._known.tried, len(known)
         fewest = min((body.left for body in self._known.found if body.left), default=_ANY)
 
@@ -251,6 +263,23 @@ class _Search:
                 return ended
             del plausible[chosen.trial.candidate.number + 1]
             self._known = so_far(self._journal, self._attempt)
+
+    def _from_log(self, ordered: Ordered) -> dict[int, Trial]:
+        """The plausible trials that the log records. Candidates in another order are searched from the first one."""
+        trials: dict[int, Trial] = {}
+        for body in self._known.found:
+            one = ordered[body.number - 1] if body.number <= len(ordered) else None
+            known = (body.rule, body.path, body.line, body.diff)
+            if one is None or known != (
+                one.rule,
+                self._path(one.path),
+                one.line,
+                bounded(one.diff, DIFF_CHARS),
+            ):
+                self._known = self._known._replace(done=None, found=(), near=0)
+                return {}
+            trials[body.number] = Trial(one, "all", body.fixed, ("",) * body.left, plausible=True)
+        return trials
 
     def _may_choose(self, plausible: Mapping[int, Trial]) -> bool:
         return bool(plausible) and (enough(self._at, plausible.values()) or self._hurries())
@@ -377,10 +406,3 @@ def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
         f"it {' and '.join(doubts)}" if doubts else "",
         len(trial.still_red),
     )
-
-
-def _trial(ordered: Sequence[Candidate], body: PatchFound) -> Trial | None:
-    """The recorded trial; None if the same candidate is no longer at its place."""
-    if body.number > len(ordered) or ordered[body.number - 1].rule != body.rule:
-        return None
-    return Trial(ordered[body.number - 1], "all", body.fixed, ("",) * body.left, plausible=True)

@@ -3,10 +3,12 @@
 Every sentence says what a person can do next.
 """
 
+from collections.abc import Sequence
+
 from cloister.core.events import CandidatesTried, PatchChosen
 from cloister.core.events.repair import PLAUSIBLE
 from cloister.core.text import one_line
-from cloister.harnesses.repair.api import LAST, Chosen, Localised
+from cloister.harnesses.repair.api import FLAG_WORDS, LAST, Chosen, Localised
 
 _NEXT = "Configure a model for it (`cloister doctor` says how), or repair it by hand."
 
@@ -32,9 +34,7 @@ OUTSIDE = (
     "{test} fails without running a line of the repository's own code{error}: the cause is outside the repository, in a "
     "package, a service or the environment, where a search cannot repair it."
 )
-STOPPED = (
-    "A person stopped the search after {tried:,} of {total:,} candidates. Start the run again to search on."
-)
+STOPPED = "A person stopped the search after {tried:,} of {total:,} candidates. A new run begins with the first one again."
 DENIED = (
     "The rules of this run deny `write` for the suspect files ({files}), so no candidate may be tried there."
 )
@@ -73,26 +73,32 @@ def how(found: Localised) -> str:
 def summary(chosen: Chosen, path: str, tried: int, total: int, plausible: int) -> str:
     """The words for the commit and the screen. The first line is the subject."""
     one = chosen.trial.candidate
+    reasons = [reason for reason in chosen.reasons if reason != PLAUSIBLE]
+    return _said(f"{path}:{one.line} ({one.rule})", tried, total, plausible, reasons)
+
+
+def _said(what: str, tried: int, total: int, plausible: int, reasons: Sequence[str]) -> str:
     others = f", {plausible:,} of them plausible" if plausible > 1 else ""
-    doubt = " Read it with care." if LAST & set(one.flags) else ""
-    reasons = "".join(f"\n- {one_line(reason, 300)}" for reason in chosen.reasons if reason != PLAUSIBLE)
+    doubt = " Read it with care." if any(f"it {FLAG_WORDS[flag]}" in reasons for flag in LAST) else ""
+    listed = "".join(f"\n- {one_line(reason, 300)}" for reason in reasons)
     return (
-        f"Repair {path}:{one.line} ({one.rule})\n\n"
+        f"Repair {what}\n\n"
         f"{PLAUSIBLE[0].upper()}{PLAUSIBLE[1:]}: the tests pass, which is all that is known. Review it as a "
         f"suggestion.{doubt} The repair harness tried {tried:,} of {total:,} candidates{others}."
-        f"{reasons}"
+        f"{listed}"
     )
 
 
 HURRIED = "the time was nearly over, so the search looked no further"
 
 
-def proven_late(tried: int) -> str:
-    """The words for a patch that was proven after the run had been given more time."""
-    return (
-        f"{PLAUSIBLE[0].upper()}{PLAUSIBLE[1:]}: the tests pass, which is all that is known. Review it as a suggestion. "
-        f"The repair harness tried {tried:,} candidates."
+def proven_late(one: PatchChosen, line: int, done: CandidatesTried | None) -> str:
+    """The words for a patch that was proven after the run had been given more time: the same, from the log."""
+    tried, total, plausible = (
+        (done.tried, done.total, done.plausible) if done else (one.number, one.number, 1)
     )
+    reasons = (f"found by the rule “{one.rule}” in {one.path}, line {line}", *one.why.split("; "))
+    return _said(f"{one.path}:{line} ({one.rule})", tried, total, plausible, reasons)
 
 
 def left(done: CandidatesTried | None, unjudged: PatchChosen | None) -> str:

@@ -20,6 +20,7 @@ from cloister.harnesses.repair.api import Language, Status
 from cloister.harnesses.repair.localise import Covered
 from cloister.harnesses.repair.suite import Suite
 
+WORKER_LOST = "worker_lost"
 _LINE_BYTES = 32 * 1024 * 1024
 _END_SECONDS = 5.0
 
@@ -137,7 +138,7 @@ class Worker:
 
     def _lost(self, why: str) -> UserError:
         said = one_line(self._errors.decode(errors="replace"), 400)
-        return UserError("worker_lost", f"The process that runs the tests {why}. {said}".strip())
+        return UserError(WORKER_LOST, f"The process that runs the tests {why}. {said}".strip())
 
     async def opened(self) -> Ready:
         """What was collected."""

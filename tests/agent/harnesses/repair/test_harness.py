@@ -4,13 +4,18 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from tests.agent.loop_bench import LoopBench, MemoryJournal, open_bench
 
+from cloister.agent.evidence.proof import Proof
+from cloister.agent.evidence.run_checks import Earlier
 from cloister.core.attempts import REPAIR
+from cloister.core.errors import UserError
 from cloister.core.events import (
     AnyBody,
     AttemptEnded,
+    BaseFixed,
     CandidatesTried,
     FaultLocalised,
     FinishRefused,
@@ -143,6 +148,50 @@ async def test_search_that_was_cut_off_resumes_where_it_was(tmp_path: Path) -> N
         assert len(again.of(FaultLocalised)) == 1, cut
         later = again.journal.index.of(CandidatesTried)[len(_of(bodies[:end], CandidatesTried)) :]
         assert all(one.tried > before.tried for one in later), cut
+
+
+async def test_search_after_a_rebase_begins_again(tmp_path: Path) -> None:
+    bench = await opened(tmp_path)
+    await repaired(bench)
+    searched = [one for one in bench.journal.bodies if isinstance(one, CandidatesTried | PatchFound)]
+    again = await _resumed(bench, [*searched, BaseFixed(bench.base, "main")])
+    assert so_far(again.journal, 0).tried == 0
+    assert (await repaired(again)).outcome == "proven"
+    assert len(again.of(PatchFound)) == 2 * len(bench.of(PatchFound))  # each was found again
+
+
+async def test_recorded_patch_that_is_no_longer_at_its_place_is_not_chosen(tmp_path: Path) -> None:
+    """Another version may order the candidates otherwise: the same rule at the same number is another change."""
+    bench = await opened(tmp_path)
+    whole = await repaired(bench)
+    moved = [
+        msgspec.structs.replace(one, diff=one.diff.replace("<=", ">="))
+        if isinstance(one, PatchFound)
+        else one
+        for one in bench.journal.bodies
+    ]
+    again = await _resumed(
+        bench, moved[: next(at for at, one in enumerate(moved) if isinstance(one, PatchChosen))]
+    )
+    ended = await repaired(again)
+    assert ended.reason == whole.reason
+    assert len(again.of(PatchFound)) == 2 * len(bench.of(PatchFound))  # each was tried again
+
+
+class Full(LoopBench):
+    """A host that has no room for the sandbox of a proof."""
+
+    async def prove(self, commit: str, known: Earlier = ()) -> Proof:
+        raise UserError("no_room", "This host has no room for another sandbox.")
+
+
+async def test_error_that_is_not_of_the_tests_keeps_its_own_sentence(tmp_path: Path) -> None:
+    one = await opened(tmp_path)
+    full = Full(
+        one.root, one.bare, one.base, one.computer, one.journal, harness=one.harness, models=no_models
+    )
+    with pytest.raises(UserError, match="no room"):
+        await repaired(full)
 
 
 def _of(bodies: list[AnyBody], kind: type[AnyBody]) -> list[AnyBody]:
@@ -292,8 +341,20 @@ async def test_search_that_runs_out_of_time_offers_the_best_patch_that_it_has(tm
     assert not enough(bench.journal.index.of(CandidatesTried)[-1].tried, [_plausible(1)])
 
 
-async def test_patch_whose_proof_the_time_cut_off_is_named_and_proven_with_more_time(tmp_path: Path) -> None:
-    bench = await opened(tmp_path)
+GUESSED = "def count(items):\n    size = {}\n    if items:\n        return 0\n    return 0\n"
+COUNTS = (
+    "import unittest\nfrom calc import count\n\n\nclass Count(unittest.TestCase):\n"
+    "    def test_six(self):\n        self.assertEqual(count('abcdef'), 6)\n\n"
+    "    def test_none(self):\n        self.assertEqual(count(''), 0)\n"
+)
+DOUBTFUL = {"calc.py": GUESSED.format("bool(items)"), "test_calc.py": COUNTS}
+
+
+@pytest.mark.parametrize("files", [BROKEN, DOUBTFUL], ids=["plain", "doubtful"])
+async def test_patch_whose_proof_the_time_cut_off_is_named_and_proven_with_more_time(
+    tmp_path: Path, files: Mapping[str, str]
+) -> None:
+    bench = await opened(tmp_path, files)
     whole = await repaired(bench)
     bodies = bench.journal.bodies
     chosen = next(at for at, body in enumerate(bodies) if isinstance(body, PatchChosen))
@@ -302,8 +363,8 @@ async def test_patch_whose_proof_the_time_cut_off_is_named_and_proven_with_more_
         cut.journal.index.last(CandidatesTried), so_far(cut.journal, 0).unjudged
     )
     ended = await repaired(cut)
-    assert (ended.outcome, ended.commit) == ("proven", whole.commit), ended.reason
-    assert PLAUSIBLE in ended.reason.lower()
+    assert (ended.outcome, ended.commit, ended.reason) == ("proven", whole.commit, whole.reason)
+    assert ("Read it with care" in ended.reason) == (files is DOUBTFUL)
     assert len(cut.of(FaultLocalised)) == 1
 
 
@@ -361,14 +422,6 @@ async def test_paused_search_tries_nothing_until_it_goes_on(tmp_path: Path) -> N
         assert bench.of(PatchChosen) == [] and ended == []
         bench.journal.add(ResumeRequested("ada"))
     assert [one.outcome for one in ended] == ["proven"]
-
-
-GUESSED = "def count(items):\n    size = {}\n    if items:\n        return 0\n    return 0\n"
-COUNTS = (
-    "import unittest\nfrom calc import count\n\n\nclass Count(unittest.TestCase):\n"
-    "    def test_six(self):\n        self.assertEqual(count('abcdef'), 6)\n\n"
-    "    def test_none(self):\n        self.assertEqual(count(''), 0)\n"
-)
 
 
 @pytest.mark.parametrize(
