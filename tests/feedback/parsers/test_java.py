@@ -106,3 +106,8 @@ def test_plain_form_of_the_launcher_s_tree_is_read_too() -> None:
     found = console_text(CheckOutput("java", 1, None, 1.0, text.encode(), b""))
     assert found is not None
     assert [(one.name, one.status) for one in found.tests] == [("MoneyTest::adds()", "failed")]
+
+
+def test_summary_of_the_launcher_without_a_tree_names_no_test() -> None:
+    text = b"[  0 containers found  ]\n[  0 tests found  ]\n"
+    assert console_text(CheckOutput("java", 1, None, 1.0, text, b"")) is None

@@ -195,7 +195,7 @@ def console_text(output: CheckOutput) -> Found | None:
     ]
     path: list[tuple[int, str]] = []
     tests: list[TestResult] = []
-    for (depth, name, mark, said), following in zip(nodes, [*nodes[1:], None], strict=True):
+    for (depth, name, mark, said), following in zip(nodes, [*nodes[1:], None], strict=False):
         path = [*(one for one in path if one[0] < depth), (depth, name)]
         is_leaf = following is None or following[0] <= depth
         if is_leaf and len(path) > 2:
