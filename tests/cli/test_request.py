@@ -62,6 +62,7 @@ RUN = """
 prompt = "fix the failing test"
 repo = "../repo"
 checks = ["make test"]
+exclude_tests = ["test_fetch*"]
 first_green = true
 attempts = [{ model = "script:one.toml" }, { temperature = 0.5, share = 2, hint = "Look twice." }]
 rules = [{ effect = "deny", action = "bash:git push*" }]
@@ -87,6 +88,7 @@ def test_a_run_file_is_a_whole_request_and_its_paths_start_where_it_is(written: 
     new = new_run(NOTHING, settings, read_run_file(written))
     root = written.parents[1]
     assert (new.prompt, new.repo, new.checks) == ("fix the failing test", f"{root}/repo", ("make test",))
+    assert new.exclude_tests == ("test_fetch*",)
     assert new.attempts == (
         AttemptWish(model=f"script:{root}/runs/one.toml"),
         AttemptWish(temperature=0.5, share=2, hint="Look twice."),

@@ -5,6 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.diagnosis import TestResult as Result
@@ -24,7 +25,9 @@ def ran(*red: str, passed: tuple[str, ...] = ("tests/test_shop.py::test_total",)
 
 LINT = Diagnosis("ruff check", 1, 1.0)
 TYPES = Diagnosis("mypy .", 1, 1.0)
+FORMAT = Diagnosis("ruff format --check", 1, 1.0)
 BUILD = Diagnosis("make test", 2, 1.0)
+LINTERS = ("ruff check", "mypy .")
 BASE = (ran(*OLD), LINT, TYPES)
 ALL = Goals(names=OLD, everything=True)
 
@@ -46,21 +49,36 @@ ALL = Goals(names=OLD, everything=True)
         ("Rename Cart to Basket everywhere", ALL),
         ("Document the public functions", ALL),
         ("Write tests for the parser", ALL),
-        # Named: a test by its name, with its path, by its file.
-        ("Fix test_discount", Goals(names=(SHOP,))),
-        ("fix `tests/test_cart.py::TestCart::test_empty`.", Goals(names=(CART,))),
-        ("Fix what tests/test_cart.py complains about", Goals(names=(CART,))),
-        ("Add a guard so that test_empty passes", Goals(names=(CART,))),
-        ("see test_cart.py and test_discount", Goals(names=OLD)),
+        # Named: a test by its name, with its path, by its file. The others count as well.
+        ("Fix test_discount", replace(ALL, told=(SHOP,))),
+        ("fix `tests/test_cart.py::TestCart::test_empty`.", replace(ALL, told=(CART,))),
+        ("Fix what tests/test_cart.py complains about", replace(ALL, told=(CART,))),
+        ("Add a guard so that test_empty passes", replace(ALL, told=(CART,))),
+        ("see test_cart.py and test_discount", replace(ALL, told=OLD)),
+        # Named to be left alone: it counts like any other.
+        ("Allow hexadecimal input. Ignore test_discount, it needs the network.", ALL),
+        ("Allow hexadecimal input, but do not touch tests/test_cart.py.", ALL),
+        ("Add feature X. test_discount and test_empty can be ignored.", ALL),
+        ("Fix everything except test_empty", ALL),
+        ("Fix test_empty, but leave test_discount alone", replace(ALL, told=(CART,))),
+        ("Do not change the API. Fix test_discount.", replace(ALL, told=(SHOP,))),
         # Named: a check by its tool or by what it looks at.
-        ("Fix the lint errors", Goals(checks=("ruff check",))),
-        ("Make mypy happy", Goals(checks=("mypy .",))),
-        ("Clean up the type errors and the lint warnings", Goals(checks=("ruff check", "mypy ."))),
-        ("fix `ruff check`", Goals(checks=("ruff check",))),
+        ("Fix the lint errors", replace(ALL, checks=("ruff check",), told=("ruff check",))),
+        ("Make mypy happy", replace(ALL, checks=("mypy .",), told=("mypy .",))),
+        ("Clean up the type errors and the lint warnings", replace(ALL, checks=LINTERS, told=LINTERS)),
+        ("fix `ruff check`", replace(ALL, checks=("ruff check",), told=("ruff check",))),
+        ("Fix the formatting.", replace(ALL, checks=("ruff format --check",), told=("ruff format --check",))),
+        # Words of the product name no check.
+        ("Support the new date format in parse()", ALL),
+        ("Fix the formatting of dates", ALL),
+        ("Show warnings in the page, in the style of the list", ALL),
+        ("Add a typing indicator, and raise type errors for words", ALL),
+        ("Build a cache, and check it in Python", ALL),
+        ("Fix parse; ruff is not our problem", ALL),
     ],
 )
 def test_the_prompt_decides_the_goals(prompt: str, expected: Goals) -> None:
-    assert asked(prompt, BASE) == expected
+    assert asked(prompt, (*BASE, FORMAT)) == expected
 
 
 @pytest.mark.parametrize("prompt", ["Fix the failing test", "Add feature X", "Anything"])
@@ -90,15 +108,13 @@ def test_a_word_of_every_day_is_no_name_of_a_test() -> None:
     )
 
     assert asked("Add a page that adds zero items", base).everything
-    assert asked("Add what `adds` wants", base) == Goals(names=("cart > adds",))
+    assert asked("Add what `adds` wants", base).told == ("cart > adds",)
 
 
 def test_a_title_in_words_is_found_in_the_prompt() -> None:
     base = (Diagnosis("npm test", 1, 1.0, tests=(Result("a.test.js::cart > adds two items", "failed"),)),)
 
-    assert asked("Add so that 'adds two items' holds", base) == Goals(
-        names=("a.test.js::cart > adds two items",)
-    )
+    assert asked("Add so that 'adds two items' holds", base).told == ("a.test.js::cart > adds two items",)
 
 
 @pytest.mark.parametrize(
@@ -127,20 +143,51 @@ def test_old_failures_outside_the_task_do_not_prevent_green() -> None:
     )
 
     wish = asked("Add feature X", [base])
-    found = excuse(compare([base], [now], wish), left_over(compare([base], [now], wish), wish))
+    left = left_over(compare([base], [now], wish), wish)
+    found = excuse(compare([base], [now], wish), dict.fromkeys(left, "as on the base"))
 
     assert (found.unrelated, found.green, found.asked) == (tuple(sorted(OLD)), True, ())
+    assert found.notes == (f"left red, as on the base: {', '.join(sorted(OLD))}",)
 
 
-def test_the_goals_must_be_green() -> None:
+def test_a_test_that_the_prompt_names_must_be_green_and_no_experiment_excuses_it() -> None:
     base = ran(*OLD)
     wish = asked("Fix test_discount", [base])
 
     still_red = compare([base], [base], wish)
     fixed = compare([base], [ran(CART, passed=("tests/test_shop.py::test_total", SHOP))], wish)
 
-    assert (still_red.green, still_red.asked, still_red.unrelated) == (False, (SHOP,), (CART,))
-    assert (fixed.green, fixed.fixed, fixed.unrelated) == (True, (SHOP,), (CART,))
+    assert (set(still_red.asked), left_over(still_red, wish)) == ({*OLD}, ())
+    assert (fixed.green, fixed.fixed, left_over(fixed, wish)) == (False, (SHOP,), (CART,))
+    assert excuse(fixed, {CART: "as on the base"}).verdict == "proven"
+
+
+def test_formatting_alone_does_not_show_a_new_format_of_dates() -> None:
+    base, formatted = (ran(*OLD), FORMAT), (ran(*OLD), Diagnosis("ruff format --check", 0, 1.0))
+
+    found = compare(base, formatted, asked("Support the new date format in parse()", base))
+
+    assert (found.verdict, found.shown, found.asked) == ("red", (), tuple(sorted(OLD)))
+
+
+@pytest.mark.parametrize("pattern", ["test_empty", "test_em*", "tests/test_cart.py", "tests/test_c*", CART])
+def test_a_person_can_exclude_red_tests_and_the_result_lists_them(pattern: str) -> None:
+    base, now = ran(*OLD), ran(CART, passed=("tests/test_shop.py::test_total", SHOP))
+    wish = asked("Fix it, also test_empty", [base], excluded=(pattern,))
+
+    found = compare([base], [now], wish)
+
+    assert (found.verdict, found.shown, found.unrelated) == ("proven", (SHOP,), (CART,))
+    assert found.notes == (f"left red, excluded by --exclude-test {pattern}: {CART}",)
+
+
+def test_an_excluded_test_proves_nothing_and_must_not_break() -> None:
+    base = ran(CART)
+    wish = asked("Add feature X", [base], excluded=("test_empty", "test_total"))
+    total = "tests/test_shop.py::test_total"
+
+    assert compare([base], [ran(passed=(total, CART))], wish).verdict == "unbroken"
+    assert compare([base], [ran(CART, total, passed=())], wish).new == (total,)
 
 
 def test_new_failure_is_never_green_for_any_request() -> None:

@@ -102,6 +102,7 @@ def test_old_failures_are_only_named_and_goals_are_reported_in_detail() -> None:
     assert tell(compare([base], [base], Goals(names=("a",))), [base]) == (
         "2 of 2 tests fail.\n"
         "1 failed on the base already and is not part of the task; leave unchanged: b\n"
+        "left red, the caller named others: b\n"
         "`pytest -q` exited with 1:\n"
         "FAIL a at tests/test_a.py:7\n"
         "    why a"
@@ -115,7 +116,8 @@ def test_green_beside_old_failures_says_so_and_tells_no_more_of_them() -> None:
         "Green: no new failures, and the requested tests pass.\n"
         "1 failed on the base already and is not part of the task; leave unchanged: b\n"
         "No test shows the requested change yet. If it changes behaviour, add a test that fails without the change "
-        "and passes with it."
+        "and passes with it.\n"
+        "left red, the caller named others: b"
     )
 
 

@@ -170,6 +170,14 @@ MustPass = Annotated[
         help="A test, a test file or a check that must pass in the end; repeat for several.",
     ),
 ]
+ExcludeTests = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude-test",
+        metavar="PATTERN",
+        help="Red tests that do not count, as in 'test_fetch*' or 'tests/net'; repeat for several.",
+    ),
+]
 Accept = Annotated[
     Literal["proven", "unbroken", "unproven"],
     typer.Option(

@@ -43,6 +43,7 @@ class RunFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ref: str | None = None
     checks: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    exclude_tests: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
     ask_test_changes: bool | None = None
     setup: str = "auto"
@@ -134,6 +135,7 @@ class RunOptions(NamedTuple):
     rules: tuple[str, ...] = ()
     """Each an effect and an action, such as `deny bash:git push*`."""
     must_pass: tuple[str, ...] = ()
+    exclude_tests: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
     ask_test_changes: bool | None = None
     attended: bool = False
@@ -172,6 +174,7 @@ def new_run(options: RunOptions, settings: "Settings", file: RunFile = _NO_FILE)
         search=options.search or file.search,
         rules=(*(_rule(text) for text in options.rules), *file.rules),
         asked=tuple(typed(name) for name in options.must_pass) or file.asked,
+        exclude_tests=tuple(map(typed, options.exclude_tests)) or file.exclude_tests,
         allow_test_changes=tuple(map(typed, options.allow_test_changes)) or file.allow_test_changes,
         ask_test_changes=_first(options.ask_test_changes, file.ask_test_changes, options.attended),
         setup=typed(options.setup) if options.setup != "auto" else file.setup,

@@ -469,7 +469,9 @@ class NewRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forked_from: ForkedFrom | None = None
     """The save point of another run that this one continues from, with its files and conversation."""
     asked: tuple[str, ...] = ()
-    """Tests, test files or checks that must be green; empty: those that the prompt names."""
+    """Tests, test files or checks that must be green; empty: every red test."""
+    exclude_tests: tuple[str, ...] = ()
+    """Patterns of tests, test files or checks that are red on the base and do not count; the result lists them."""
     allow_test_changes: tuple[str, ...] = ()
     """Patterns of test files that the task may change; the changes are listed in the result."""
     ask_test_changes: bool = False
@@ -619,9 +621,9 @@ def _check_also(new: NewRun) -> str | None:
 
 
 def _check_evidence(new: NewRun) -> str | None:
-    patterns = new.allow_test_changes
-    if len(patterns) > limits.ASKED or any(not one.strip() or len(one) > 400 for one in patterns):
-        return f"At most {limits.ASKED} patterns of test files can be given, each of 1 to 400 characters."
+    for patterns in (new.allow_test_changes, new.exclude_tests):
+        if len(patterns) > limits.ASKED or any(not one.strip() or len(one) > 400 for one in patterns):
+            return f"At most {limits.ASKED} patterns of tests can be given, each of 1 to 400 characters."
     if len(new.checks) > limits.CHECKS:
         return f"A run takes at most {limits.CHECKS} checks: join some with &&."
     if any(not check.strip() for check in new.checks):

@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -11,11 +11,13 @@ from cloister.core import limits
 from cloister.core.diagnosis import Comparison, Diagnosis, Diagnostic, TestResult
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source, may_run_tests
-from cloister.feedback.goals import Goals, named, parts, wanted, wanted_check
+from cloister.feedback.goals import Goals, excluding, named, parts, reason, wanted, wanted_check
 
 _RED = ("failed", "error")
 _FIXTURES = ("::setUpClass", "::tearDownClass", "::setUpModule", "::tearDownModule")
 _NEW_COMPLAINTS = 50
+_NAMED = 20
+"""Old failures that a note names for one reason."""
 _LINE = re.compile(r"\blines? \d{1,9}")
 _CHANCE = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]{8,20}|\d\d:\d\d:\d\d|\d{1,20}\.\d{8,20}|\d{10,20}")
 """A random number or a time in the name of a test, which has another one in each run."""
@@ -60,13 +62,28 @@ def compare(
         flaky=tuple(tally.flaky),
         not_run=tuple(tally.not_run),
         ran=sum(not diagnosis.not_run for diagnosis in now),
-        shown=tuple(name for name in fixed if name not in before or _shows(before[name], asked)),
+        shown=tuple(name for name in fixed if _shows(before.get(name), name, asked)),
+        notes=left_red({name: reason(asked, name) for name in tally.unrelated} if asked else {}),
     )
 
 
-def _shows(before: Diagnosis, asked: Goals | None) -> bool:
-    """True if a check that became green shows the requested change: the task is about it, or it runs tests."""
-    if asked is None or wanted(asked, before.check, before.check):
+def left_red(reasons: Mapping[str, str]) -> tuple[str, ...]:
+    """A note for each reason why old failures stay, with their names."""
+    by_reason: dict[str, list[str]] = {}
+    for name, why in reasons.items():
+        by_reason.setdefault(why, []).append(one_line(name, 160))
+    return tuple(
+        f"left red, {why}: {', '.join(names[:_NAMED])}"
+        + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
+        for why, names in by_reason.items()
+    )
+
+
+def _shows(before: Diagnosis | None, name: str, asked: Goals | None) -> bool:
+    """True if a test or check that became green shows the requested change: the task is about it, or it runs tests."""
+    if asked is not None and excluding(asked.excluded, name):
+        return False
+    if before is None or asked is None or wanted(asked, before.check, before.check):
         return True
     return may_run_tests(before.check) and not before.not_run
 
@@ -108,7 +125,9 @@ class _Tally:
                 self.still.append(name)
                 # Without a result on the base, a failure may be the change's own.
                 unknown = before is not None and bool(before.not_run) and before.killed is None
-                mine = unknown or wanted(self._wish, now.check, name)
+                mine = (unknown or wanted(self._wish, now.check, name)) and not (
+                    self._wish and excluding(self._wish.excluded, name)
+                )
                 (self.asked if mine else self.unrelated).append(name)
             else:
                 self.new.append(name)

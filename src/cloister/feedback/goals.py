@@ -1,34 +1,63 @@
 """What a run must fix, judged by the request and by what failed on the base.
 
-| the caller gave | failing on the base | must pass in the end |
-|---|---|---|
-| `--must-pass NAME` | anything | exactly these names, including tests that do not exist yet |
-| `--check CMD` | anything | these checks, completely |
-| a prompt that names failing tests, files or kinds of checks | those and others | those |
-| a prompt that names none | tests | all failing tests; the proof excuses those that do not depend on the change |
+| the caller gave | must pass in the end |
+|---|---|
+| `--must-pass NAME` | exactly these names, including tests that do not exist yet |
+| `--check CMD` | these checks, completely |
+| neither | every red test; the proof excuses those that do not depend on the change |
+| a prompt that names red tests or a linter | these as well, and no experiment excuses them |
 
-In every case, nothing that passed may fail, and no test may get lost. A check that could not run is no goal unless the
-caller or the prompt names it.
+`--exclude-test PATTERN` takes red tests out. No word of the prompt does: a test that it says to ignore counts like one that it
+does not mention. In every case, nothing that passed may fail, and no test may get lost. A check that could not run is no
+goal unless the caller or the prompt names it.
 """
 
 import re
 from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
 
 import msgspec
 
 from cloister.core.diagnosis import CheckKind, Diagnosis
-from cloister.feedback.check_commands import kind_of
+from cloister.feedback.check_commands import kind_of, tool_of
 
 _WORD = re.compile(r"[\w./:\[\]@-]+")
 _KINDS: dict[CheckKind, re.Pattern[str]] = {
-    "format": re.compile(r"\b(?:format(?:ting|ter)?|style)\b", re.IGNORECASE),
-    "lint": re.compile(r"\b(?:lint(?:s|er|ing)?|warnings?)\b", re.IGNORECASE),
-    "types": re.compile(
-        r"\b(?:type (?:errors?|checks?|checker)|typing|typecheck(?:s|er|ing)?)\b", re.IGNORECASE
+    "format": re.compile(
+        r"\breformat\w*|\bcode (?:style|format(?:ting)?)\b|\bstyle (?:errors?|checks?|guide)\b|"
+        r"\bformat(?:ter|(?:ting)? (?:errors?|checks?|issues?|problems?))\b|"
+        r"(?:^|\b(?:the|fix|source|all) )formatting(?=\s*(?:[.,;:!)]|$))",
+        re.IGNORECASE,
     ),
-    "build": re.compile(r"\b(?:build|compil(?:e|es|er|ation|ing))\b", re.IGNORECASE),
+    "lint": re.compile(r"\blint(?:s|ers?|ing)?\b", re.IGNORECASE),
+    "types": re.compile(
+        r"\btype[- ]?check(?:s|ers?|ing)?\b|\b(?:the|fix|static|all) typ(?:e|ing) (?:errors?|problems?)\b",
+        re.IGNORECASE,
+    ),
+    "build": re.compile(
+        r"\b(?:build|compil(?:er|ation|e)) (?:errors?|failures?|problems?|warnings?)\b|"
+        r"\b(?:(?:broken|failing|fix the) build|(?:not|n['’]t|fails to|make it) (?:build|compile))\b",
+        re.IGNORECASE,
+    ),
 }
+"""Words that name a kind of check. One that can also be about the product names none: a date has a format, too."""
+_EVERYDAY = ("black", "prettier", "biome", "cargo", "node", "deno", "make")
+"""Names of tools that are ordinary words, or start several tools: alone they name no check."""
+_SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n\s*\n")
+_NOT = re.compile(
+    r"\b(?:not|never|without|except|excluding|ignor\w+|skip\w*|leav\w+|besides|(?:apart|aside) from|(?:other|rather) than|"
+    r"instead of|regardless of|unrelated|irrelevant|(?:known|old|flaky) failures?|already (?:red|fail\w*|broken))\b|n['’]t\b",
+    re.IGNORECASE,
+)
+"""What follows in the sentence is not asked for."""
+_ASIDE = re.compile(
+    r"\b(?:ignored?|exclud\w+|skipped|left|alone|unrelated|irrelevant|out of scope|known (?:to|failures?)|old failures?|"
+    r"expected to fail|need\w* (?:the|a) network|(?:may|can|will|should) (?:stay|remain|fail)|"
+    r"(?:not|n['’]t) (?:matter|part|need|important|relevant|related|our|your|my))\b",
+    re.IGNORECASE,
+)
+"""What is before it in the clause is not asked for."""
 _MARKS = 24
 """Separators in one name that count; a name of a real test has fewer."""
 _TOLD = 20_000
@@ -45,7 +74,11 @@ class Goals(msgspec.Struct, frozen=True, dict=True):
     exactly: bool = False
     """The caller gave the names: each must match a passing test."""
     everything: bool = False
-    """Every test that fails on the base is a goal, because neither the caller nor the prompt named any."""
+    """Every test that fails on the base is a goal, because the caller named none."""
+    told: tuple[str, ...] = ()
+    """The goals that the prompt names: no experiment excuses them."""
+    excluded: tuple[str, ...] = ()
+    """Patterns of the caller: a red test that matches is no goal."""
 
     @cached_property
     def names_set(self) -> frozenset[str]:
@@ -58,35 +91,71 @@ class Goals(msgspec.Struct, frozen=True, dict=True):
 
 
 def asked(
-    prompt: str, baseline: Sequence[Diagnosis], named: Sequence[str] = (), must_pass: Sequence[str] = ()
+    prompt: str,
+    baseline: Sequence[Diagnosis],
+    named: Sequence[str] = (),
+    must_pass: Sequence[str] = (),
+    excluded: Sequence[str] = (),
 ) -> Goals:
     """Derive the goals of a run, as in the table above."""
     if must_pass:
-        return Goals(names=tuple(must_pass), exactly=True)
+        return Goals(names=tuple(must_pass), exactly=True, excluded=tuple(excluded))
     if named:
-        return Goals(checks=tuple(named))
-    red = [(diagnosis, name) for diagnosis in baseline for name in _red(diagnosis)]
-    told = prompt[:_TOLD]
+        return Goals(checks=tuple(named), excluded=tuple(excluded))
+    told = _wanted_part(prompt[:_TOLD])
     words = {word.strip(".:,;") for word in _WORD.findall(told)}
-    by_name = tuple(name for diagnosis, name in red if name != diagnosis.check and _means(told, words, name))
-    by_check = tuple(
-        diagnosis.check
-        for diagnosis in baseline
-        if not diagnosis.green and _means_check(told, words, diagnosis)
-    )
-    if by_name or by_check:
-        return Goals(by_check, by_name)
-    # Flaky tests are a goal only if the prompt names them.
-    tests = [
-        (diagnosis, name)
-        for diagnosis, name in red
-        if _of_tests(diagnosis) and not diagnosis.not_run and name not in diagnosis.flaky
-    ]
+    by_check = [one for one in baseline if not one.green and _means_check(told, one)]
+    checks = [one.check for one in by_check]
+    names: list[str] = []
+    pinned = [one.check for one in by_check if one.not_run or not _of_tests(one)]
+    for diagnosis in baseline:
+        for name in _red(diagnosis):
+            if excluding(excluded, name):
+                continue
+            if name == diagnosis.check:
+                checks += [name] if _of_tests(diagnosis) and not diagnosis.not_run else []
+            elif _means(told, words, name):
+                names.append(name)
+                pinned.append(name)
+            # Flaky tests are a goal only if the prompt names them.
+            elif _of_tests(diagnosis) and not diagnosis.not_run and name not in diagnosis.flaky:
+                names.append(name)
     return Goals(
-        tuple(dict.fromkeys(name for diagnosis, name in tests if name == diagnosis.check)),
-        tuple(name for diagnosis, name in tests if name != diagnosis.check),
+        tuple(dict.fromkeys(checks)),
+        tuple(names),
         everything=True,
+        told=tuple(pinned),
+        excluded=tuple(excluded),
     )
+
+
+def excluding(patterns: Sequence[str], name: str) -> str:
+    """The pattern that takes a red test or check out; empty if none does."""
+    if not patterns:
+        return ""
+    every = parts(name)
+    return next(
+        (one for one in patterns if one in every or any(fnmatchcase(part, one) for part in every)), ""
+    )
+
+
+def reason(asked: Goals, name: str) -> str:
+    """Why an old failure is no goal."""
+    if pattern := excluding(asked.excluded, name):
+        return f"excluded by --exclude-test {pattern}"
+    return "the request names no such check" if asked.everything else "the caller named others"
+
+
+def _wanted_part(prompt: str) -> str:
+    """The prompt without what it says to leave alone. Whatever is cut by mistake still counts if it is red."""
+    kept: list[str] = []
+    for sentence in _SENTENCE.split(prompt):
+        end = found.start() if (found := _NOT.search(sentence)) else len(sentence)
+        if aside := _ASIDE.search(sentence):
+            before = sentence[: aside.start()]
+            end = min(end, max(before.rfind(mark) for mark in (",", "(", ":", " but ")) + 1)
+        kept.append(sentence[:end])
+    return "\n".join(kept)
 
 
 def mentioned(prompt: str, names: Iterable[str], must_pass: Sequence[str] = ()) -> tuple[str, ...]:
@@ -166,13 +235,17 @@ def _means(told: str, words: set[str], name: str) -> bool:
     return bool(short) and (f"`{short}`" in told or (short in words and not is_plain_word))
 
 
-def _means_check(told: str, words: set[str], diagnosis: Diagnosis) -> bool:
-    if diagnosis.check in told:
+def _means_check(told: str, diagnosis: Diagnosis) -> bool:
+    """True if the prompt names a check by its command, its tool, or words that no product has."""
+    check = diagnosis.check
+    if check in told:
         return True
-    kind = kind_of(diagnosis.check)
-    if kind in _KINDS and _KINDS[kind].search(told):
+    kind, tool = kind_of(check), tool_of(check) or ""
+    if kind in ("test", "other"):
+        return False
+    if _KINDS[kind].search(told):
         return True
-    tools = {
-        word.rpartition("/")[2] for word in diagnosis.check.split() if word[:1].isalpha() and len(word) > 3
-    }
-    return kind not in ("test", "other") and bool(tools & {word.lower() for word in words})
+    first = tool.partition(" ")[0]
+    if len(first) > 3 and first not in _EVERYDAY:
+        return re.search(rf"\b{re.escape(first)}\b(?! (?:check|format)\b)", told, re.IGNORECASE) is not None
+    return bool(tool) and (f"`{tool}`" in told or (" " in tool and tool in told))

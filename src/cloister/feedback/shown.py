@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
 from cloister.feedback.check_commands import may_run_tests
+from cloister.feedback.compare import left_red
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import files_of, grafted
 from cloister.feedback.integrity.text_tests import outlines
@@ -140,7 +141,7 @@ def left_over(comparison: Comparison, goals: Goals | None) -> tuple[str, ...]:
     others = comparison.new or comparison.missing or comparison.skipped or comparison.weakened
     if others or goals is None or not goals.everything or not set(comparison.asked) <= set(comparison.still):
         return ()
-    return comparison.asked
+    return () if set(comparison.asked) & set(goals.told) else comparison.asked
 
 
 def edited_tests(
@@ -305,13 +306,14 @@ def _said(name: str, found: Sequence[Diagnosis]) -> str:
     return ""
 
 
-def excuse(comparison: Comparison, names: Collection[str]) -> Comparison:
-    """`comparison` with these old failures listed as unrelated."""
+def excuse(comparison: Comparison, names: Mapping[str, str]) -> Comparison:
+    """`comparison` with these old failures listed as unrelated, each with the reason."""
     asked = tuple(name for name in comparison.asked if name not in names)
     lost = comparison.new or comparison.missing or comparison.skipped or comparison.weakened
     return msgspec.structs.replace(
         comparison,
         asked=asked,
         unrelated=(*comparison.unrelated, *(name for name in comparison.asked if name in names)),
+        notes=(*comparison.notes, *left_red(names)),
         green=not lost and not asked,
     )

@@ -76,11 +76,15 @@ class Place:
         return await run_checks(self.sandbox, self.court.checks, "plain", _quiet)
 
     async def proof(
-        self, prompt: str, must_pass: Sequence[str] = (), allowed: Sequence[str] = ()
+        self,
+        prompt: str,
+        must_pass: Sequence[str] = (),
+        allowed: Sequence[str] = (),
+        excluded: Sequence[str] = (),
     ) -> Comparison:
         """The checks and everything that the proof does beside them."""
         before = self.court.baseline
-        goals = asked(prompt, before, must_pass=must_pass)
+        goals = asked(prompt, before, must_pass=must_pass, excluded=excluded)
         task = Task(self.court.checks, before, before, goals, tuple(allowed))
         return (await run_proof(self.sandbox, task, _quiet)).comparison
 

@@ -105,6 +105,35 @@ def test_exit_code_tells_unbroken_and_unproven_from_proven(cloister: Any) -> Non
     cloister(*unbroken, "--accept", "unproven", code=0)
 
 
+def test_a_person_excludes_red_tests_and_the_commit_lists_them(cloister: Any) -> None:
+    repo = cloister.cwd / "two"
+    repo.mkdir()
+    (repo / "calc.py").write_text("def half(x):\n    return x // 3\n\n\ndef twice(x):\n    return x\n")
+    for name in ("half", "twice"):
+        test = f"from calc import {name}\n\n\ndef test_{name}():\n    assert {name}(8) == {dict(half=4, twice=16)[name]}\n"
+        (repo / f"test_{name}.py").write_text(test)
+    for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
+        cloister.git(repo, *args)
+    script = cloister.script(
+        """
+[[reply]]
+calls = [{ tool = "bash", command = "sed -i 's,// 3,// 2,; s,return x$,return 3 * x,' calc.py" }]
+[[reply]]
+name = "claim"
+calls = [{ tool = "finish", summary = "Half is right." }]
+goto = "claim"
+"""
+    )
+    run = ("run", "Repair half.", "--repo", str(repo), "--model", script, "--steps", "4")
+
+    assert "test_twice" in cloister(*run, code=1).stdout
+    cloister(*run, "--exclude-test", "test_tw*")
+
+    branch = cloister.git(repo, "branch", "--list", "cloister/*").strip()
+    message = cloister.git(repo, "log", "-1", "--format=%B", branch)
+    assert "left red, excluded by --exclude-test test_tw*: test_twice.py::test_twice" in message
+
+
 def test_a_check_that_deletes_tests_is_not_green(cloister: Any) -> None:
     ledger = cloister.ledger()
     script = cloister.script(

@@ -64,6 +64,7 @@ class Case(Change, frozen=True, forbid_unknown_fields=True, kw_only=True):
     prompt: str = ""
     must_pass: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
+    exclude_tests: tuple[str, ...] = ()
 
 
 class Project(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

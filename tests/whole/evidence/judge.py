@@ -78,6 +78,6 @@ async def judge(court: Court, trial: Trial, *, plainly: bool = True) -> Ruling:
     between = time.perf_counter()
     async with court.fresh(commit) as place:
         again = time.perf_counter()
-        found = await place.proof(trial.prompt, case.must_pass, case.allow_test_changes)
+        found = await place.proof(trial.prompt, case.must_pass, case.allow_test_changes, case.exclude_tests)
         ended = time.perf_counter()
     return Ruling(trial, found, all(one.green for one in plain), between - started, ended - again)

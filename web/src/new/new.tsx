@@ -10,8 +10,8 @@ import { Command, Failed } from "../parts/notes";
 import { go, query } from "../router";
 import { shown } from "../text/format";
 
-type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; n: string; tier: string; dollars: string; steps: string; hosts: string; rules: string };
-const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "", rules: "" };
+type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; exclude: string; n: string; tier: string; dollars: string; steps: string; hosts: string; rules: string };
+const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", exclude: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "", rules: "" };
 
 export function NewRunPage() {
   const [form, setForm] = useState<Form>({ ...EMPTY, prompt: query.value.get("prompt") ?? "", repo: query.value.get("repo") ?? "" });
@@ -109,6 +109,10 @@ export function NewRunPage() {
             <span>Checks, one per line</span>
             <textarea rows={2} value={form.checks} placeholder="found in the repository" onInput={(event) => set({ checks: event.currentTarget.value })} />
           </label>
+          <label class="field">
+            <span>Red tests that do not count, one pattern per line</span>
+            <textarea rows={1} value={form.exclude} placeholder="none" onInput={(event) => set({ exclude: event.currentTarget.value })} />
+          </label>
           {field("hosts", "Hosts that it may reach, besides those of the rules", "none")}
           <label class="field">
             <span>Rules for this run, one per line</span>
@@ -190,6 +194,7 @@ function wishOf(form: Form): RunWish {
     ref: form.ref.trim() || null,
     model: form.model.trim() || null,
     checks: words(form.checks, /\n/),
+    exclude_tests: words(form.exclude, /\n/),
     n: Number(form.n) || 1,
     tier: form.tier,
     allow_hosts: words(form.hosts, /[\s,]+/),
@@ -208,6 +213,7 @@ function formOf(wish: RunWish): Form {
     ref: wish.ref ?? "",
     model: wish.model ?? "",
     checks: wish.checks?.join("\n") ?? "",
+    exclude: wish.exclude_tests?.join("\n") ?? "",
     n: String(wish.n ?? 1),
     tier: wish.tier ?? "auto",
     dollars: String(wish.budget?.dollars ?? ""),

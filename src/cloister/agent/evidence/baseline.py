@@ -85,7 +85,8 @@ class BaselineLog:
         await self.journal.append(ChecksChosen(checks, found=not self.request.checks))
 
     def _goals(self, found: tuple[Diagnosis, ...]) -> Goals:
-        return asked(self.request.prompt, found, self.request.checks, self.request.asked)
+        new = self.request
+        return asked(new.prompt, found, new.checks, new.asked, new.exclude_tests)
 
     def _catch_up(self) -> None:
         events = self.journal.events

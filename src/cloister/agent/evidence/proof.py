@@ -164,8 +164,9 @@ class _Proving:
             *(telling(versions) if names else ()),
             *repeated.notes,
         )
-        excused = await self._independent(left, versions)
+        excused = dict.fromkeys(await self._independent(left, versions), "as on the base, without the change")
         comparison = shown.excuse(seen, excused) if left else seen
+        notes = (*comparison.notes, *notes)
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
 
     async def _as_on_the_base(

@@ -31,6 +31,7 @@ class _Trigger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
     tier: Tier = "auto"
     template: str = "default"
     checks: tuple[str, ...] = ()
+    exclude_tests: tuple[str, ...] = ()
     allow_test_changes: tuple[str, ...] = ()
     setup: str = "auto"
     budget: BudgetWish = BudgetWish()

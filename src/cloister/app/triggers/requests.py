@@ -69,6 +69,7 @@ def wish(entry: TriggerEntry, ask: Ask, key: str | None) -> RunWish:
         budget=entry.budget,
         rules=entry.rules,
         allow_hosts=entry.allow_hosts,
+        exclude_tests=entry.exclude_tests,
         allow_test_changes=entry.allow_test_changes,
         pull_request=entry.pull_request,
         origin=origin_of(entry),
