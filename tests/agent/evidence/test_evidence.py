@@ -102,12 +102,25 @@ async def test_fix_is_proven_despite_an_unrelated_old_failure(place: Place) -> N
     assert (found.green, found.fixed, found.unrelated) == (True, (DISCOUNT,), (TAX,))
 
 
-async def test_partial_fix_is_not_enough_when_all_failures_are_goals(place: Place) -> None:
+async def test_partial_fix_is_not_enough_if_the_other_failure_executes_it(place: Place) -> None:
     place.edit(*FIX)
+    place.edit("shop.py", "price * 0.5", "price * 0.4")
 
     found = await place.proof("Fix the failing tests")
 
     assert (found.green, found.asked) == (False, (TAX,))
+
+
+@pytest.mark.parametrize("prompt", ["Fix the failing tests", "Give a discount. Ignore test_tax."])
+async def test_an_old_failure_that_executes_no_changed_line_is_left_with_the_reason(
+    place: Place, prompt: str
+) -> None:
+    place.edit(*FIX)
+
+    found = await place.proof(prompt)
+
+    assert (found.verdict, found.shown, found.unrelated) == ("proven", (DISCOUNT,), (TAX,))
+    assert f"left red, as on the base, and executes no changed line: {TAX}" in found.notes
 
 
 async def test_feature_is_green_despite_old_failures(place: Place) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from cloister.agent.evidence.baseline import AwaitBaseline, Proof
+from cloister.agent.evidence.independence import Independence
 from cloister.agent.evidence.permission import Permitted
 from cloister.agent.evidence.run_checks import Earlier, Shards, ShowCheck, run_checks, run_loosely, run_part
 from cloister.agent.evidence.worktree import (
@@ -27,11 +28,9 @@ from cloister.agent.evidence.worktree import (
 )
 from cloister.core.computer import Command, Computer
 from cloister.core.diagnosis import Check, Comparison, Diagnosis, Weakening
-from cloister.core.text import decode
 from cloister.feedback import shown
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import compare
-from cloister.feedback.experiments.coverage import executed, python_tracer, with_path
 from cloister.feedback.experiments.plain_programs import title
 from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
@@ -48,11 +47,7 @@ from cloister.feedback.integrity.versions import Version, has_tests, is_allowed,
 from cloister.feedback.integrity.weakening import permitted
 
 _SECONDS = 60.0
-_TRACE = "/tmp/.cloister-trace"  # noqa: S108  (in the sandbox, outside the repository)
-_TRACE_BYTES = 4_194_304
 _SOURCES = 20
-_TRACED = 10
-"""Old failures that are traced; more are not the accident of a few broken tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +159,8 @@ class _Proving:
             *(telling(versions) if names else ()),
             *repeated.notes,
         )
-        excused = dict.fromkeys(await self._independent(left, versions), "as on the base, without the change")
+        trace = Independence(self.computer, self.show, task.baseline, self.found)
+        excused = await trace.excused(left, versions) if left else {}
         comparison = shown.excuse(seen, excused) if left else seen
         notes = (*comparison.notes, *notes)
         return Proof(self.found, msgspec.structs.replace(comparison, shown=names, notes=notes))
@@ -281,38 +277,6 @@ class _Proving:
         await back_to(self.computer, self.tree)
         return tuple(name for name in names if name in passed)
 
-    async def _independent(self, left: Sequence[str], versions: Sequence[Version]) -> tuple[str, ...]:
-        """Old failures that fail as on the base, and do not execute a changed line."""
-        base, inside = self.task.baseline, {one.path: one for one in versions}
-        left = [name for name in left if not own_file(name, base, inside)]  # the change is about this test
-        same = tuple(name for name in left if shown.fails_the_same(name, base, self.found))
-        if not any(is_product(one.path) for one in versions):
-            return same
-        code = [one for one in versions if is_product(one.path)]
-        if not all(one.path.endswith(".py") for one in code):
-            return ()
-        return tuple([name for name in same[:_TRACED] if await self._executes(name, code) is False])
-
-    async def _executes(self, name: str, changed: Sequence[Version]) -> bool | None:
-        """True if the test executes a changed line; None if that cannot be found out."""
-        owner = next((one for one in self.found for test in one.failing if test.name == name), None)
-        test = next((test for one in self.found for test in one.failing if test.name == name), None)
-        where = f"{_TRACE}-{secrets.token_hex(8)}"
-        here = decode((await self.computer.run(Command(("pwd",), seconds=_SECONDS))).out).strip()
-        tracer = python_tracer(here, f"{where}/hits", changed)
-        if owner is None or test is None or tracer is None:
-            return None if tracer is not None else False
-        make = 'mkdir -p "$1" && cat > "$1/sitecustomize.py"'
-        await self.computer.run(_bash(make, where), tracer.encode())
-        file = test.file or name.partition("::")[0]
-
-        def line(check: Check) -> str:
-            return with_path(only(check, (file,), (name,)) or check.run or check.command, where)
-
-        await run_part(self.computer, owner.check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
-        told = await self.computer.run(_bash('cat "$1/hits"; rm -rf "$1"', where))
-        return executed(told.out)
-
     async def _each(self, names: Iterable[str], checks: Mapping[str, str], place: str) -> list[Diagnosis]:
         """Run these tests, each with its check."""
         mine: dict[str, list[str]] = {}
@@ -348,7 +312,7 @@ class _Proving:
 
 
 def _bash(script: str, *args: str) -> Command:
-    return Command(("/bin/bash", "-c", script, "bash", *args), seconds=_SECONDS, limit_bytes=_TRACE_BYTES)
+    return Command(("/bin/bash", "-c", script, "bash", *args), seconds=_SECONDS)
 
 
 def _refuted(task: Task, found: tuple[Diagnosis, ...], why: str) -> Proof:
