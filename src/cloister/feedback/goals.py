@@ -147,7 +147,7 @@ def reason(asked: Goals, name: str) -> str:
 
 
 def _wanted_part(prompt: str) -> str:
-    """The prompt without what it says to leave alone. Whatever is cut by mistake still counts if it is red."""
+    """The prompt without what it says to leave alone. A test that is cut by mistake still counts if it is red."""
     kept: list[str] = []
     for sentence in _SENTENCE.split(prompt):
         end = found.start() if (found := _NOT.search(sentence)) else len(sentence)

@@ -109,8 +109,8 @@ def test_a_person_excludes_red_tests_and_the_commit_lists_them(cloister: Any) ->
     repo = cloister.cwd / "two"
     repo.mkdir()
     (repo / "calc.py").write_text("def half(x):\n    return x // 3\n\n\ndef twice(x):\n    return x\n")
-    for name in ("half", "twice"):
-        test = f"from calc import {name}\n\n\ndef test_{name}():\n    assert {name}(8) == {dict(half=4, twice=16)[name]}\n"
+    for name, eight in (("half", 4), ("twice", 16)):
+        test = f"from calc import {name}\n\n\ndef test_{name}():\n    assert {name}(8) == {eight}\n"
         (repo / f"test_{name}.py").write_text(test)
     for args in (("init", "-q", "-b", "main"), ("add", "-A"), ("commit", "-q", "-m", "base")):
         cloister.git(repo, *args)
