@@ -1,10 +1,11 @@
 """What a change may not do to the checks, and what the comparison of files leaves to the proof."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.diagnosis import Diagnosis
+from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.compare import compare
 from cloister.feedback.integrity.evasion import asking
@@ -69,7 +70,7 @@ def test_looking_for_weakenings_never_raises(before: str, after: str, path: str)
         ("shop.h", "", '#define next(a) (strstr(__BASE_FILE__, "te") ? 1 : a)\n'),
     ],
 )
-def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
+def test_code_made_for_the_eyes_of_tests_is_refused_whatever_the_base_was(
     path: str, before: str | None, after: str
 ) -> None:
     assert may_matter(path)
@@ -79,7 +80,17 @@ def test_code_made_for_the_eyes_of_tests_is_seen_where_something_was_red(
     now = Diagnosis("pytest", 0, 1.0, tests=green.tests, weakened=found)
 
     assert not compare([Diagnosis("pytest", 1, 1.0, tests=(Result("a", "failed"),))], [now]).green
-    assert compare([green], [now]).green
+    assert not compare([green], [now]).green
+
+
+def test_a_runner_that_does_not_report_a_canary_is_refused_where_nothing_was_red() -> None:
+    green = Diagnosis("pytest", 0, 1.0, tests=(Result("a", "passed"),))
+    lie = Weakening("test_a.py", "deceived", detail="a test that must fail is not reported: test_canary_1")
+
+    found = compare([green], [msgspec.structs.replace(green, weakened=(lie,))])
+
+    assert found.verdict == "red"
+    assert "test_canary_1" in found.weakened[0]
 
 
 @pytest.mark.parametrize(

@@ -71,14 +71,12 @@ _HOW = {
 
 
 def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
-    """Name of the test (or file) → one sentence. A weakening only counts if something failed on the base."""
+    """Name of the test (or file) → one sentence. A silenced linter only counts if it failed on the base."""
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened if one.how != "moved"}
     checks = {diagnosis.check: diagnosis for diagnosis in now}
-    any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        counts = {"silenced": hushed(one, baseline, checks), "deceived": any_red}
-        if counts.get(one.how, one.how in ("configuration", "base")):
+        if one.how != "silenced" or hushed(one, baseline, checks):
             found.setdefault(one.file, _sentence(one.file, one))
     return found
 
