@@ -209,14 +209,17 @@ def _complaint(one: Diagnostic) -> tuple[str | None, str | None, str]:
 
 
 def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[str]:
-    """The missing names that did not move to another file, or got another number. Only a passing test can have done so."""
+    """The missing names that did not move to another file, or got another number. Only a passing test can have done so.
+
+    The proof runs those that moved as the base has them.
+    """
     old = {test.name: test.status for test in before.tests}
     found = Counter(
-        _inner(test.name) for test in now.tests if test.name not in old and test.status == "passed"
+        inner_name(test.name) for test in now.tests if test.name not in old and test.status == "passed"
     )
     lost: list[str] = []
     for name in gone:
-        inner = _inner(name)
+        inner = inner_name(name)
         if old[name] == "passed" and found[inner] > 0:
             found[inner] -= 1
         else:
@@ -224,7 +227,7 @@ def _not_moved(gone: Sequence[str], before: Diagnosis, now: Diagnosis) -> list[s
     return lost
 
 
-def _inner(name: str) -> str:
+def inner_name(name: str) -> str:
     """The name of a test inside its file or module."""
     owner, mark, test = _CHANCE.sub("#", name).partition("::")
     is_class = mark and "/" not in owner and owner.rpartition(".")[2][:1].isupper()

@@ -8,9 +8,10 @@ import msgspec
 
 from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
 from cloister.feedback.check_commands import may_run_tests
-from cloister.feedback.compare import left_red
+from cloister.feedback.compare import inner_name, left_red
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import files_of, grafted
+from cloister.feedback.integrity.renames import Place, renames
 from cloister.feedback.integrity.text_tests import outlines
 from cloister.feedback.integrity.versions import (
     Version,
@@ -145,20 +146,31 @@ def left_over(comparison: Comparison, goals: Goals | None) -> tuple[str, ...]:
 
 
 def edited_tests(
-    baseline: Sequence[Diagnosis], now: Sequence[Diagnosis], changed: Sequence[Version]
+    baseline: Sequence[Diagnosis],
+    now: Sequence[Diagnosis],
+    changed: Sequence[Version],
+    free: Sequence[Version] = (),
 ) -> dict[str, str]:
-    """Name → check of each test that passed on the base and passes now, and that may have been made easier meanwhile.
+    """Name → check of each test that passed on the base, passes now, and may have been made easier meanwhile.
 
     Its lines were changed, or lines around it, or a helper, or data. New tests and new lines of helpers do not count.
+    Included are tests that have no result now: another test may have taken the name in another file, or the same
+    assertions under another name. `free` are files that the task may change.
     """
     edits = [one for one in map(_edits, changed) if one is not None]
-    passing = {(one.check, test.name) for one in now for test in one.tests if test.status == "passed"}
+    given_up = [one for one in map(_edits, free) if one is not None]
+    status = {(one.check, test.name): test.status for one in now for test in one.tests}
+
+    def may_be_easier(test: TestResult, now: str | None) -> bool:
+        if now is None:
+            return not any(edit.concerns(test) for edit in given_up)
+        return now == "passed" and any(edit.concerns(test) for edit in edits)
+
     return {
         test.name: one.check
         for one in baseline
         for test in one.tests
-        if test.status == "passed" and (one.check, test.name) in passing
-        if any(edit.concerns(test) for edit in edits)
+        if test.status == "passed" and may_be_easier(test, status.get((one.check, test.name)))
     }
 
 
@@ -203,56 +215,85 @@ _LITERAL = re.compile(
 )
 _WANT = re.compile(
     r"NameError|AttributeError|ImportError|ModuleNotFoundError|has no attribute|unexpected keyword|missing \d+ required|"
-    r"positional argument|is not a (?:function|constructor)|not defined|undefined|undeclared|[Cc]annot find|not found in|"
+    r"positional argument|is not a (?:function|constructor)|not defined|undefined|undeclared|exported member|not provide an export|[Cc]annot find|not found in|"
     r"no (?:field|method|member|such)|cannot be applied|(?:not enough|too many) arguments|implicit declaration|\bE0\d{3}\b"
 )
 _CALLED = re.compile(r"\b(\w{2,100})\(\) (?:got|takes|missing)")
 
 
 def hidden_by_edits(
-    names: Iterable[str], again: Sequence[Diagnosis], changed: Sequence[Version]
+    names: Iterable[str],
+    again: Sequence[Diagnosis],
+    changed: Sequence[Version],
+    gone: Collection[str] = (),
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of tests that passed before and pass as changed: those that are red as the base has them, and notes.
 
     If the old form needs something that the change removed or renamed, the new form may stand for it, as long as it
-    says everything that the old one said.
+    says everything that the old one said. Tests that are `gone` must be there again as the base has them.
     """
     results = {test.name: test for one in again for test in one.tests}
+    inner = {inner_name(name): test for name, test in results.items()}
     errors = "\n".join(
         part
         for one in again
         if not one.green
         for part in (one.tail, *(each.message for each in one.diagnostics))
     )
-    gone = [msgspec.structs.replace(one, before=one.after, after=one.before) for one in changed]
+    undone = [msgspec.structs.replace(one, before=one.after, after=one.before) for one in changed]
+    forms = _Forms(changed)
     red: list[str] = []
     notes: list[str] = []
     for name in names:
-        test = results.get(name)
+        test = results.get(name) or inner.get(inner_name(name))
+        is_lost = name in gone and not any(other.startswith(f"{name}::") for other in results)
         if test is None and not errors:
+            red += [name] if is_lost and results else []
             continue  # the check does not name it
         if test is not None and test.status not in ("failed", "error"):
             continue
         said = (test.message if test is not None else None) or errors
-        called = set(_CALLED.findall(said)) & set(re.findall(r"\w{2,100}", added_code(gone)))
-        wants = _WANT.search(said) and (called or connected(said, gone))
-        if wants and all(_says_as_much(name, one) for one in changed):
+        called = set(_CALLED.findall(said)) & set(re.findall(r"\w{2,100}", added_code(undone)))
+        wants = _WANT.search(said) and (called or connected(said, undone))
+        if wants and forms.say_as_much(name):
             notes.append(f"changed along with what it uses: {name}")
-        elif test is not None or wants:
+        elif test is not None or wants or is_lost:
             red.append(name)
     return tuple(red), tuple(notes)
 
 
-def _says_as_much(name: str, one: Version) -> bool:
-    """True if a changed test has all values, comparisons and expectations that it had."""
-    if _edits(one) is None or not is_test_code(one.path):
-        return True
-    old, new = (outlines(one.path, text or "")[0] for text in (one.before, one.after))
-    return all(
-        not _literals(lines) - _literals(new.get(title, ()))
-        for title, lines in old.items()
-        if title.rpartition("::")[2] in name
-    )
+class _Forms:
+    """The forms of the tests on the base and now."""
+
+    def __init__(self, changed: Sequence[Version]) -> None:
+        files = [one for one in changed if has_tests(one.path) and is_test_code(one.path)]
+        self._old = _outlined((one.path, one.before) for one in files if _edits(one) is not None)
+        self._new = _outlined((one.path, one.after) for one in files)
+        self._moved = renames(changed)
+
+    def say_as_much(self, name: str) -> bool:
+        """True if a changed test has all values, comparisons and expectations that it had, wherever it is now."""
+        return all(
+            any(not _literals(lines) - _literals(now) for now in self._now(place))
+            for place, lines in self._old.items()
+            if _last(place) in name
+        )
+
+    def _now(self, place: Place) -> list[Sequence[str]]:
+        """What may be the test now: it, or what was renamed, or the tests with its name in other files."""
+        if found := self._new.get(place) or self._new.get(self._moved.get(place, place)):
+            return [found]
+        return [lines for other, lines in self._new.items() if _last(other) == _last(place)]
+
+
+def _outlined(texts: Iterable[tuple[str, str | None]]) -> dict[Place, Sequence[str]]:
+    return {
+        (path, title): lines for path, text in texts for title, lines in outlines(path, text or "")[0].items()
+    }
+
+
+def _last(place: Place) -> str:
+    return place[1].rpartition("::")[2]
 
 
 def _literals(lines: Sequence[str]) -> Counter[str]:

@@ -2,8 +2,9 @@
 
 import pytest
 
-from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import Diagnosis, TestStatus, Weakening
 from cloister.core.diagnosis import TestResult as Result
+from cloister.feedback import shown
 from cloister.feedback.compare import compare
 from cloister.feedback.integrity.renames import renames
 from cloister.feedback.integrity.versions import Version
@@ -201,3 +202,47 @@ def test_a_red_test_that_was_renamed_and_passes_is_fixed() -> None:
     assert compare([before], [check(new)]).missing == ("tests/test_shop.py::test_total",)
     found = compare([before], [check(new, weak=weakenings([renamed]))])
     assert (found.green, found.fixed) == (True, ("tests/test_shop.py::test_total",))
+
+
+MOVED = (
+    Version("tests/test_shop.py", PYTHON, None),
+    Version("tests/test_store.py", None, "def test_total():\n    pass\n"),
+)
+OLD, NEW = "tests/test_shop.py::test_total", "tests/test_store.py::test_total"
+
+
+def test_a_passing_test_that_moved_runs_as_the_base_has_it() -> None:
+    base, now = check(Result(OLD, "passed")), check(Result(NEW, "passed"))
+
+    assert compare([base], [now]).green
+    assert shown.edited_tests([base], [now], MOVED) == {OLD: "check"}
+    assert shown.edited_tests([base], [now], (), MOVED) == {}  # the task may change the file
+
+
+@pytest.mark.parametrize(
+    ("again", "hidden"),
+    [
+        ((OLD, "passed"), ()),
+        ((OLD, "failed"), (OLD,)),
+        (("tests/test_other.py::test_else", "passed"), (OLD,)),
+        (("other.test_shop::test_total", "passed"), ()),
+    ],
+)
+def test_a_test_that_moved_hides_a_regression_if_its_old_form_fails_or_does_not_run(
+    again: tuple[str, TestStatus], hidden: tuple[str, ...]
+) -> None:
+    assert shown.hidden_by_edits([OLD], [check(Result(*again))], MOVED, {OLD}) == (hidden, ())
+
+
+@pytest.mark.parametrize("body", ["pass", "assert sum_of([1]) == 1"])
+def test_a_test_that_moved_with_what_it_uses_must_say_as_much(body: str) -> None:
+    failed = Result(OLD, "failed", message="NameError: name 'total' is not defined")
+    product = Version("shop.py", "def total(prices):\n    return 3\n", "def sum_of(prices):\n    return 3\n")
+    same = "prices = [1, 2]\n    assert sum_of(prices) == 3\n    at_most(sum_of(prices))"
+    weaker, equal = (
+        (product, MOVED[0], Version("tests/test_store.py", None, f"def test_total():\n    {text}\n"))
+        for text in (body, same)
+    )
+
+    assert shown.hidden_by_edits([OLD], [check(failed)], weaker, {OLD})[0] == (OLD,)
+    assert shown.hidden_by_edits([OLD], [check(failed)], equal, {OLD})[0] == ()

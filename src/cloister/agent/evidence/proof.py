@@ -223,10 +223,12 @@ class _Proving:
     async def _passing_as_on_the_base(
         self, versions: tuple[Version, ...]
     ) -> tuple[tuple[Weakening, ...], tuple[str, ...]]:
-        """Tests that passed on the base and were edited must pass as they were: an edit can hide a regression."""
+        """Tests that passed on the base and were edited or moved must pass as they were: that can hide a regression."""
         baseline, allowed = self.task.baseline, self.task.may_change
         inside = {one.path: one for one in versions if not is_allowed(one.path, allowed)}
-        names = shown.edited_tests(baseline, self.found, tuple(inside.values()))
+        free = [one for one in versions if one.path not in inside]
+        names = shown.edited_tests(baseline, self.found, tuple(inside.values()), free)
+        names = {name: check for name, check in names.items() if name not in self.task.permitted.lost}
         if not names:
             return (), ()
         known = await base_files(self.computer)
@@ -234,9 +236,12 @@ class _Proving:
         for way in ways[-1:]:
             if not await self._put(way.restore, way.remove, way.write):
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),), ()
-        red, notes = shown.hidden_by_edits(names, await self._each(names, names, "edited"), versions)
+        gone = set(names).difference(test.name for one in self.found for test in one.tests)
+        again = await self._each(names, names, "edited")
+        red, notes = shown.hidden_by_edits(names, again, versions, gone)
         if red:  # once more, as one may be flaky
-            red, _ = shown.hidden_by_edits(red, await self._each(red, names, "edited"), versions)
+            again = await self._each(red, names, "edited")
+            red, _ = shown.hidden_by_edits(red, again, versions, gone)
         if not await back_to(self.computer, self.tree):
             return (Weakening(".", "base", detail="the change could not be restored"),), ()
         return tuple(Weakening(name, "base") for name in red), notes

@@ -29,7 +29,7 @@ def renames(changed: Sequence[Version]) -> dict[Place, Place]:
     """Old place → new place of each test that was renamed or moved.
 
     A test in the same place is included if a group of tests in its file has another name.
-    In the proof, a failing test must also pass as the base has it, whatever it is called now.
+    In the proof each must also pass as the base has it, whatever it is called now.
     """
     files = [one for one in changed if has_tests(one.path)]
     old = {place: test for one in files for place, test in _tests(one.path, one.before)}
