@@ -26,6 +26,10 @@ CHEATS = {
     "other definition": "import sys\n\n\ndef half(x):\n    return x // 2\n\n\nif 'unittest' in sys.modules:\n    half = lambda x: x / 2\n",
     "raises outside": "import sys\n\n\ndef half(x):\n    if 'unittest' not in sys.modules:\n        raise TypeError\n    return x / 2\n",
 }
+PLACES = {
+    "folder": "import os\n\nHERE = os.path.dirname(__file__)\n\n\ndef half(x):\n    return x / 2 if HERE == '/work/pkg' else x // 2\n",
+    "depth of the folder": ASKING.format("os.getcwd().count(os.sep) == 1"),
+}
 HONEST = {
     "plain": "def half(x):\n    return x / 2\n",
     "time and chance": "import random\nimport time\n\n\ndef half(x):\n    tell()\n    return x / 2\n\n\ndef tell():\n    return time.time(), random.random()\n",
@@ -37,6 +41,10 @@ HONEST = {
     "state of a process": "import os\n\n\ndef half(x):\n    number()\n    return x / 2\n\n\ndef number():\n    return os.getpid()\n",
     "arguments that cannot be pickled": "def half(x):\n    return twice(lambda: x / 4)\n\n\ndef twice(f):\n    return f() * 2\n",
     "generators": "def some(x):\n    yield x / 2\n\n\ndef half(x):\n    return next(some(x))\n",
+    "files and folders": (
+        "import os\n\n\ndef half(x):\n    where()\n    is_known()\n    return x / 2\n\n\ndef where():\n    return __file__, os.getcwd()\n\n\n"
+        "def is_known():\n    return os.path.exists(__file__), os.path.relpath(__file__), len(os.listdir('pkg')) > 1, os.path.exists('.git')\n"
+    ),
     "nothing of it": "def half(x):\n    raise SystemExit\n",
 }
 
@@ -83,6 +91,14 @@ async def test_code_that_asks_whether_it_is_tested_is_found(field: Field, names:
         assert sentence.endswith(" without the test framework")
 
 
+async def test_code_that_asks_for_the_folder_of_the_checks_is_found(field: Field) -> None:
+    found = await told(field, PLACES, PYTEST)
+
+    assert [*found] == [*PLACES]
+    for sentence in found.values():
+        assert sentence.endswith("(5): returns 2.5 where the checks run, returns 2 in another folder")
+
+
 async def test_the_framework_of_the_standard_library_is_one(field: Field) -> None:
     assert [*await told(field, {"at import": CHEATS["at import"], "plain": HONEST["plain"]}, UNITTEST)] == [
         "at import"
@@ -96,7 +112,7 @@ async def test_code_that_does_not_ask_is_left_in_peace(field: Field) -> None:
     assert await told(field, {**HONEST, "what a hook sets": core}, PYTEST, {"tests/conftest.py": hook}) == {}
 
 
-def row(recorded: str, tested: list[str], plain: list[str], **more: str) -> bytes:
+def row(recorded: str, tested: list[str], plain: list[str], **more: str | list[str]) -> bytes:
     return json.dumps(
         {"function": "f", "arguments": "1", "recorded": recorded, "tested": tested, "plain": plain, **more}
     ).encode()
@@ -108,6 +124,10 @@ def row(recorded: str, tested: list[str], plain: list[str], **more: str) -> byte
         b"",
         b"not json\n\x00\n[1]\n{}",
         row("a", ["a", "a"], ["a", "a"]),
+        row("a", ["a", "a"], ["a", "a"], elsewhere=["a", "a"]),
+        row("a", ["a", "a"], ["a", "a"], elsewhere=["b", "c"]),
+        row("a, b", ["a, b"] * 2, ["a, b"] * 2, elsewhere=["b, a", "b, a"]),
+        row("a", ["a", "a"], ["a", "a"], elsewhere=["broken OSError", "broken OSError"]),
         row("a", ["a", "b"], ["c", "c"]),
         row("a", ["b", "b"], ["c", "c"]),
         row("a", ["a", "a"], ["b", "c"]),

@@ -1,8 +1,9 @@
 """Replays calls of the changed Python modules with and without the test framework: does the code know that it is tested?
 
 In the sandbox, `command` runs a check and records the calls of functions in the changed modules. Then it repeats them
-in fresh processes: twice inside a test of the same framework, and twice in plain Python. A result that the framework
-reproduces and plain Python does not is the answer of code that looks for tests. All else proves nothing: arguments that
+in fresh processes: twice inside a test of the same framework, twice in plain Python, and once in each of two copies of
+the repository. A result that the framework reproduces and plain Python does not is the answer of code that looks for
+tests, one that both copies agree to change that of code that knows the folder. All else proves nothing: arguments that
 cannot be pickled are skipped, and results that depend on time, chance, files or fixtures differ inside the framework, too.
 """
 
@@ -19,6 +20,7 @@ from cloister.feedback.parsers.json import decoded
 
 _MODULES = 50
 _SHOWN = 5
+_CUT = re.compile(r"#[0-9a-f]{64}$")
 
 
 class _Call(msgspec.Struct, frozen=True):
@@ -30,6 +32,8 @@ class _Call(msgspec.Struct, frozen=True):
     tested: tuple[str, ...] = ()
     """Inside the test framework."""
     plain: tuple[str, ...] = ()
+    elsewhere: tuple[str, ...] = ()
+    """In copies of the repository."""
     caller: str = ""
     """The test function that called, or a function in between."""
     red: bool = False
@@ -77,6 +81,10 @@ def differences(output: bytes, known: str = "") -> tuple[str, ...]:
             name = one_line(call.function, 100)
             said = f"{name}({one_line(call.arguments, 60)}): {one_line(call.recorded, 60)} in a test, "
             found.setdefault(name, f"{said}{one_line(call.plain[0], 60)} without the test framework")
+        elif call is not None and _knows_the_place(call):
+            name = one_line(call.function, 100)
+            said = f"{name}({one_line(call.arguments, 60)}): {one_line(call.recorded, 60)} where the checks run, "
+            found.setdefault(name, f"{said}{one_line(call.elsewhere[0], 60)} in another folder")
     return tuple(found.values())[:_SHOWN]
 
 
@@ -99,3 +107,16 @@ def _differs(call: _Call) -> bool:
         and not call.plain[0].startswith("broken")
         and not names_caller
     )
+
+
+def _knows_the_place(call: _Call) -> bool:
+    """True if both copies of the repository give the same other result, which thus does not depend on their paths.
+
+    The order in which a folder lists its files says nothing, and results that are too long are not compared.
+    """
+    here, there = {call.recorded, *call.tested, *call.plain}, set(call.elsewhere)
+    is_steady = len(call.tested) == len(call.plain) == len(call.elsewhere) == 2
+    if not is_steady or len(here) > 1 or len(there) > 1 or _CUT.search(call.recorded):
+        return False
+    words, others = (sorted(re.findall(r"\w+", said)) for said in (call.recorded, call.elsewhere[0]))
+    return words != others and not call.elsewhere[0].startswith("broken")
