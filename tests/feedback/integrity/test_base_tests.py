@@ -3,7 +3,7 @@
 from cloister.core.diagnosis import Diagnosis, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.integrity.base_tests import PutBack, must_pass_as_before, own_file, put_back, spoils
-from cloister.feedback.integrity.versions import Version
+from cloister.feedback.integrity.versions import Version, is_documentation, is_product
 
 RED = Result("tests/test_shop.py::test_a", "failed", message="assert 1 == 2")
 CALM = Result("tests/test_calm.py::test_b", "passed")
@@ -140,3 +140,33 @@ def test_tests_and_their_data_that_the_checks_rewrite_are_a_deceit() -> None:
     ]
 
     assert told == ["tests/test_shop.py", "tests/data/a.json"]
+
+
+def test_a_file_that_is_neither_for_readers_nor_a_setting_may_be_code_of_the_product() -> None:
+    code = [
+        "app/Price.vue",
+        "price.svelte",
+        "Price.cs",
+        "init.lua",
+        "fast.pyx",
+        "fast.abi3.so",
+        "shop.ex",
+        "bin/shop",
+        "page.html",
+    ]
+    others = [
+        "README.md",
+        "docs/logo.png",
+        "LICENSE",
+        "go.mod",
+        "pom.xml",
+        "Makefile",
+        "package.json",
+        ".npmrc",
+        "tests/test_a.lua",
+        "Shop.Tests/Facts.cs",
+    ]
+
+    assert [path for path in code if not is_product(path)] == []
+    assert [path for path in others if is_product(path)] == []
+    assert [path for path in (*code, *others) if is_documentation(path)] == others[:3]

@@ -61,13 +61,16 @@ class PlainRuns:
         listed = await self._sh("git ls-files -z --cached --others --exclude-standard")
         known = decode(listed).split("\0")
         notes: list[str] = []
-        for family in _FAMILIES:
+        others = tuple({path.rpartition(".")[2] for path in changed}.difference(*_FAMILIES))
+        for family in (*_FAMILIES, others):
             mine = [path for path in changed if path.rpartition(".")[2] in family]
             if not mine or not names:
                 continue
-            tried, told = await (
-                self._replayed(versions, names) if "py" in family else self._tests(family, names, known)
-            )
+            tried, told = False, ()
+            if family is not others:
+                tried, told = await (
+                    self._replayed(versions, names) if "py" in family else self._tests(family, names, known)
+                )
             if not tried:
                 asks = [said for one in versions if one.path in mine and (said := asking(one))]
                 told = tuple(f"it asks whether it is being tested: {said}" for said in asks)

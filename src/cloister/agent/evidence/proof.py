@@ -36,14 +36,20 @@ from cloister.feedback.experiments.select import only
 from cloister.feedback.goals import Goals
 from cloister.feedback.integrity.base_tests import (
     PutBack,
-    configures_tests,
     must_pass_as_before,
     own_file,
     put_back,
     spoils,
 )
 from cloister.feedback.integrity.literals import hard_coded, telling
-from cloister.feedback.integrity.versions import Version, has_tests, is_allowed, is_product, is_test_code
+from cloister.feedback.integrity.versions import (
+    Version,
+    has_tests,
+    is_allowed,
+    is_documentation,
+    is_product,
+    is_test_code,
+)
 from cloister.feedback.integrity.weakening import permitted
 
 _SECONDS = 60.0
@@ -136,7 +142,7 @@ class _Proving:
         old = shown.base_shows(seen.shown, task.baseline, versions)
         new = await self._new_tests(versions)
         tried = Refutation()
-        if any(is_test_code(one.path) or configures_tests(one.path) for one in versions):
+        if old or new or not all(map(is_documentation, (*self.changes.changed, *self.changes.new))):
             experiments = Experiments(self.computer, self.show, self.tree, self.changes, self.found)
             tried = await experiments.refute({*old, *new})
         if tried.deceived:

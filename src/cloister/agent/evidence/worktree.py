@@ -182,7 +182,8 @@ async def _versions(
     found = await to_thread.run_sync(lambda: versions(decode(shown.out)))
     tracked = {version.path for version in found}
     texts = [(name, await _text(computer, name)) for name in names if name in new and name not in tracked]
-    return (*found, *(Version(name, None, text) for name, text in texts if text is not None))
+    # What cannot be read, as a large binary file, counts by its name.
+    return (*found, *(Version(name, None, text or "") for name, text in texts))
 
 
 async def both_versions(

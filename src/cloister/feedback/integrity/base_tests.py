@@ -294,7 +294,8 @@ def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening,
     Otherwise the checks are those of the base, and may for example format code.
     """
     only_code = all(
-        is_product(name) and not _RUNNER_FILES.search(name) and not name.endswith(".sh") for name in changed
+        is_product(name) and not _RUNNER_FILES.search(name) and not re.search(r"\.sh$|(?:^|/)[^./]+$", name)
+        for name in changed
     )
     detail = "it was rewritten while the checks ran"
     return tuple(

@@ -13,7 +13,8 @@ WHOLE = "--unified=1000000"
 
 _LINE_CHARS = 2_000
 _TEST_PLACE = re.compile(
-    r"(?:^|/)(?:tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/", re.IGNORECASE
+    r"(?:^|/)(?:(?:[\w.-]{1,80}\.)?tests?|__tests__|__mocks__|spec|specs|testdata|__snapshots__|fixtures|golden)/",
+    re.IGNORECASE,
 )
 _TEST_FILE = re.compile(
     r"(?:^|/)(?:(?:run)?tests?|test[_-][^/]*|[^/]*_tests?|[^/]*Tests?|[^/]*Spec|[^/]*[._-](?:tests?|spec))(?:\.[A-Za-z]{1,4})?$|"
@@ -21,6 +22,16 @@ _TEST_FILE = re.compile(
 )
 _CODE = re.compile(
     r"\.(?:py|pyi|js|jsx|ts|tsx|mjs|cjs|mts|cts|go|rs|java|kt|scala|c|cc|cpp|cxx|h|hpp|rb|php|swift|sh)$"
+)
+_DOCUMENTATION = re.compile(
+    r"\.(?:md|markdown|rst|adoc|asciidoc|png|jpe?g|gif|webp|ico|pdf)$|"
+    r"(?:^|/)(?:(?:LICEN[CS]E|COPYING|NOTICE|AUTHORS|CONTRIBUTORS|CHANGE(?:S|LOG)|HISTORY|NEWS|README)(?:\.txt)?|CODEOWNERS)$",
+    re.IGNORECASE,
+)
+_NO_CODE = re.compile(
+    r"\.(?:txt|csv|tsv|json[c5l]?|ya?ml|toml|ini|cfg|conf|lock|xml|sum|mod|work|gradle|kts|properties|env|css|s[ac]ss|less|svg|"
+    r"cmake|in|am|ac|mk|map|snap|log|gitignore|gitattributes|editorconfig|dockerignore|npmignore)$|(?:^|/)(?:\.[^/.]+|\w*Makefile|\w*Dockerfile|Jenkinsfile|Gemfile|Podfile|Pipfile|Procfile|Vagrantfile|gradlew|mvnw)$",
+    re.IGNORECASE,
 )
 
 
@@ -56,13 +67,20 @@ def is_test_file(path: str) -> bool:
 
 
 def is_test_code(path: str) -> bool:
-    """True if the file is source code, not data."""
+    """True if the file is source code in which tests are written, not data."""
     return _CODE.search(path) is not None
 
 
+def is_documentation(path: str) -> bool:
+    """True if the file is for readers only: no check can depend on it."""
+    return _DOCUMENTATION.search(path) is not None
+
+
 def is_product(path: str) -> bool:
-    """True if the file is source code of the product."""
-    return is_test_code(path) and not is_test_file(path) and not is_test_place(path)
+    """True if the file may be code of the product, in whatever language, also compiled."""
+    if is_test_file(path) or is_test_place(path):
+        return False
+    return is_test_code(path) or not (is_documentation(path) or _NO_CODE.search(path))
 
 
 def has_tests(path: str) -> bool:
