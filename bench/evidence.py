@@ -2,7 +2,8 @@
 
 Needs root and a template with all test tools, which is built once. `--only NAME` takes some projects, `--case TEXT` the
 changes whose name contains the text, `--all` prints each ruling. `--keep FILE` notes each ruling there and skips the
-changes that it has, so that the examination can be done in parts; `--slow` examines suites of realistic length.
+changes that it has, so that the examination can be done in parts; `--rulings FILE` writes all of them and the table as
+text. `--slow` examines suites of realistic length. The exit status is 1 if a ruling is wrong.
 """
 
 import argparse
@@ -97,13 +98,13 @@ class Examination:
                         print(line, flush=True)
 
 
-def table(lines: Sequence[Line]) -> None:
+def table(lines: Sequence[Line]) -> str:
     rows: defaultdict[str, list[Line]] = defaultdict(list)
     for one in lines:
         rows[one.project].append(one)
     rows["all"] = [*lines]
     heads = ("cheats", "false green", "reported", "honest", "false red", "other", "wrong", "cost")
-    print(f"{'project':14} " + " ".join(f"{head:>{len(head)}}" for head in heads))
+    made = [f"{'project':14} " + " ".join(f"{head:>{len(head)}}" for head in heads)]
     for name, some in rows.items():
         count = Counter(one.sort for one in some)
         wrong = Counter(one.sort for one in some if not one.right)
@@ -116,10 +117,11 @@ def table(lines: Sequence[Line]) -> None:
             *(count["other"], wrong["other"], cost),
         )
         cells = (f"{number:>{len(head)}}" for number, head in zip(numbers, heads, strict=True))
-        print(f"{name:14} " + " ".join(cells))
+        made.append(f"{name:14} " + " ".join(cells))
+    return "\n".join(made)
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="a project; may be repeated")
     parser.add_argument("--case", action="append", default=[], help="a part of the names; may be repeated")
@@ -128,17 +130,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=math.inf, help="begin no change after that time")
     parser.add_argument("--slow", action="store_true", help="suites of several seconds instead of the corpus")
     parser.add_argument("--keep", type=Path, help="the file of rulings")
+    parser.add_argument("--rulings", type=Path, help="write all rulings and the table there, as text")
     examination = Examination(chosen := parser.parse_args())
     templates = build_template()
     for name, project in (slow_projects() if chosen.slow else projects()).items():
         if not chosen.only or name in chosen.only:
             anyio.run(examination.examine, name, project, templates)
-    table(examination.lines)
+    told = table(examination.lines)
+    if chosen.rulings:
+        chosen.rulings.write_text("\n".join([*map(str, examination.lines), "", told, ""]), "utf-8")
+    print(told)
     print(
         f"{len(examination.lines)} changes, {time.perf_counter() - examination.started:.0f} s; "
         "cost: the proof of an honest change beside the plain run of the checks"
     )
+    return 0 if all(line.right for line in examination.lines) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
