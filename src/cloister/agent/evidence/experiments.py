@@ -34,6 +34,7 @@ _FILES = 40
 _NEAR = 8
 _PROGRAMS = 6
 _ANY = ("test(", "it(", "assert", "expect")
+_OUTSIDE = re.compile(r"^/|(?:^|/)\.\.(?:/|$)")
 _COPIED = (".py", ".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
 """Files that runners find by a pattern. Elsewhere two files with the same tests cannot be built together."""
 _WHOLE_SECONDS = 10.0
@@ -202,7 +203,7 @@ class Experiments:
     async def _only_canaries(self, check: Diagnosis) -> Refutation:
         """Plant canaries beside the tests of a check that carries no proof: it must report them."""
         paths = sorted({test.file or test.name.partition("::")[0] for test in check.tests})
-        near = [path for path in paths if is_test_code(path)][:_NEAR]
+        near = [path for path in paths if is_test_code(path) and not _OUTSIDE.search(path)][:_NEAR]
         if not near:  # a report without files may be forged
             near = [path for path in await files_with(self.computer, _ANY) if _may_hold_tests(path)][:_NEAR]
         files = [_File(path, text, {}) for path in near if (text := await read_text(self.computer, path))]
