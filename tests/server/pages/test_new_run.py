@@ -3,15 +3,18 @@
 from pathlib import Path
 
 import anyio
+import msgspec
 import pytest
 from playwright.async_api import expect
 from tests.server.conftest import Served
 from tests.server.pages.conftest import Show, violations
 
 from cloister.app.settings import Settings, read_settings
+from cloister.core.attempts import AttemptWish
 from cloister.core.events import Event, RunAdmitted, SandboxOpened
 from cloister.core.ids import RunId
-from cloister.core.requests import RunRule
+from cloister.core.requests import Attachment, Budget, FurtherRepository, NewRun, RunRule
+from cloister.log.attachments import Attachments
 from cloister.sandbox.local.names import parse_name
 from cloister.testing.samples import SampleRepo
 
@@ -90,3 +93,51 @@ async def test_a_repository_that_is_not_there_is_said_before_the_run_is_asked_fo
     page = await show("/new?repo=/nowhere/<b>")
     await expect(page.locator(".look .warn")).to_contain_text("/nowhere/<b>")
     assert served.app.pool.info() == ()
+
+
+async def test_a_run_asked_for_again_has_everything_of_the_first(
+    served: Served, show: Show, tmp_path: Path
+) -> None:
+    for name in ("shop", "lib"):
+        repo = SampleRepo(tmp_path / name)
+        repo.write("a.txt", "one\n")
+        repo.commit("base")
+    log = await served.client.put("/v1/attachments?name=b.log", content=b"one cent is lost")
+    first = NewRun(
+        "Repair the sums.",
+        str(tmp_path / "shop"),
+        ref="main",
+        checks=("true",),
+        kind="fix",
+        budget=Budget(steps=7, tokens=70_000, seconds=700.0, dollars=0.5),
+        attempts=(AttemptWish(temperature=0.5), AttemptWish(hint="Be brief.")),
+        first_green=True,
+        search="beam:2",
+        asked=("true",),
+        allow_test_changes=("tests/*",),
+        ask_test_changes=True,
+        harness="native",
+        seed=3,
+        setup="off",
+        notes="off",
+        pull_request=False,
+        attachments=(msgspec.json.decode(log.content, type=Attachment),),
+        also=(FurtherRepository(str(tmp_path / "lib"), "main"),),
+        issue=12,
+        template="default",
+    )
+    run, _ = await served.app.backbone.admit(first, "somebody")
+    Attachments(served.app.settings.data_dir).keep(run, first.attachments)
+    page = await show(f"/new?from={run}")
+    kept = page.get_by_role("list", name="Kept from the earlier run")
+    await expect(kept).to_contain_text("70,000 tokens")
+    await expect(page.get_by_text("b.log")).to_be_visible()
+    await kept.get_by_role("button", name="Leave out issue").click()
+    await expect(kept).not_to_contain_text("issue")
+    assert await violations(page) == []
+    async with page.expect_response("**/v1/runs") as answer:
+        await page.get_by_role("button", name="Start", exact=True).click()
+    made = (await (await answer.value).json())["id"]
+    (event,) = await served.app.backbone.read(RunId(made), limit=1)
+    assert isinstance(event.body, RunAdmitted)
+    assert msgspec.structs.replace(event.body.request, key=None) == msgspec.structs.replace(first, issue=None)

@@ -49,6 +49,11 @@ export async function get<T>(address: string): Promise<T> {
   return (await (await request("GET", address)).json()) as T;
 }
 
+export async function getFile(address: string, name: string): Promise<File> {
+  const found = await (await request("GET", address)).blob();
+  return new File([found], name, { type: found.type });
+}
+
 export async function getText(address: string): Promise<string> {
   return (await request("GET", address)).text();
 }

@@ -1,17 +1,17 @@
 // A new run: one large field for the prompt; the rest has its usual values and is folded.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { get, path, send, sentence } from "../api/client";
+import { get, getFile, path, send, sentence } from "../api/client";
 import type { Admitted, Event, Outlook, RunRow, RunRule, RunWish } from "../api/records";
 import { useAttachments } from "../parts/attach";
 import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
 import { Command, Failed } from "../parts/notes";
 import { go, query } from "../router";
-import { shown } from "../text/format";
+import { count, duration, oneLine, shown } from "../text/format";
 
-type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; exclude: string; n: string; tier: string; dollars: string; steps: string; hosts: string; rules: string };
-const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", exclude: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "", rules: "" };
+type Form = { prompt: string; repo: string; ref: string; model: string; checks: string; exclude: string; n: string; tier: string; dollars: string; steps: string; hosts: string; rules: string; kept: Partial<RunWish> };
+const EMPTY: Form = { prompt: "", repo: "", ref: "", model: "", checks: "", exclude: "", n: "1", tier: "auto", dollars: "", steps: "", hosts: "", rules: "", kept: {} };
 
 export function NewRunPage() {
   const [form, setForm] = useState<Form>({ ...EMPTY, prompt: query.value.get("prompt") ?? "", repo: query.value.get("repo") ?? "" });
@@ -27,8 +27,13 @@ export function NewRunPage() {
   };
   useEffect(() => {
     if (from) {
-      void get<Event[]>(path`/v1/runs/${from}/events?limit=1`).then(([first]) => {
-        if (first?.body.type === "RunAdmitted") set(formOf(first.body.request));
+      void get<Event[]>(path`/v1/runs/${from}/events?limit=1`).then(async ([first]) => {
+        if (first?.body.type !== "RunAdmitted") return;
+        const { attachments = [], ...wish } = first.body.request;
+        // They belong to that run: this one gets its own.
+        const files = attachments.map((one) => getFile(path`/v1/runs/${from}/attachments/${one.sha256}`, one.name).catch((error: unknown) => setFailure(error)));
+        attaching.add((await Promise.all(files)).filter((one) => one instanceof File));
+        set(formOf(wish));
       }, setFailure);
     }
   }, [from]);
@@ -51,7 +56,7 @@ export function NewRunPage() {
       setBusy(false);
     }
   };
-  const field = (name: keyof Form, label: string, placeholder: string, more: Record<string, unknown> = {}) => (
+  const field = (name: Exclude<keyof Form, "kept">, label: string, placeholder: string, more: Record<string, unknown> = {}) => (
     <label class="field">
       <span>{label}</span>
       <input value={form[name]} placeholder={placeholder} onInput={(event) => set({ [name]: event.currentTarget.value })} {...more} />
@@ -119,6 +124,7 @@ export function NewRunPage() {
             <textarea rows={2} value={form.rules} placeholder="deny bash:git push*" onInput={(event) => set({ rules: event.currentTarget.value })} />
           </label>
         </details>
+        <Kept kept={form.kept} change={(kept) => set({ kept })} />
         {failure !== null && <Failed error={failure} />}
         <div class="answers">
           {attaching.button}
@@ -189,6 +195,7 @@ function Look({ repo, commit, tier, named }: { repo: string; commit: string; tie
 function wishOf(form: Form): RunWish {
   const words = (text: string, by: RegExp) => text.split(by).map((one) => one.trim()).filter(Boolean);
   return {
+    ...form.kept,
     prompt: form.prompt,
     repo: form.repo.trim(),
     ref: form.ref.trim() || null,
@@ -202,7 +209,7 @@ function wishOf(form: Form): RunWish {
       const [effect = "", ...action] = line.split(/\s+/);
       return { effect: effect as RunRule["effect"], action: action.join(" ") };
     }),
-    budget: { ...(form.dollars ? { dollars: Number(form.dollars) } : {}), ...(form.steps ? { steps: Number(form.steps) } : {}) },
+    budget: { ...form.kept.budget, ...(form.dollars ? { dollars: Number(form.dollars) } : {}), ...(form.steps ? { steps: Number(form.steps) } : {}) },
   };
 }
 
@@ -220,5 +227,69 @@ function formOf(wish: RunWish): Form {
     steps: String(wish.budget?.steps ?? ""),
     hosts: wish.allow_hosts?.join(" ") ?? "",
     rules: wish.rules?.map((rule) => `${rule.effect} ${rule.action}`).join("\n") ?? "",
+    kept: keptOf(wish),
   };
+}
+
+type Asked = "prompt" | "repo" | "ref" | "model" | "checks" | "exclude_tests" | "n" | "tier" | "allow_hosts" | "rules" | "attachments" | "key";
+type Hidden = Exclude<keyof RunWish, Asked>;
+
+/** What the form has no field for, complete: words for each, which a person can leave out. */
+const KEPT: { [Name in Hidden]: (value: NonNullable<RunWish[Name]>) => string } = {
+  harness: (name) => `harness ${name}`,
+  template: (name) => (name === "default" ? "" : `template ${name}`),
+  kind: (name) => `kind ${name}`,
+  budget: ({ tokens, seconds }) => [tokens && `${count(tokens)} tokens`, seconds && duration(seconds)].filter(Boolean).join(", "),
+  also: (repos) => repos.map((one) => `also ${one.repo}${one.ref ? ` @ ${one.ref}` : ""}`).join(", "),
+  attempts: (each) => (each.length ? `${count(each.length)} attempts that differ` : ""),
+  first_green: (yes) => (yes ? "ends with the first proven attempt" : ""),
+  search: (how) => `search ${how}`,
+  asked: (names) => names.length ? `must be green: ${names.join(", ")}` : "",
+  allow_test_changes: (names) => names.length ? `may change ${names.join(", ")}` : "",
+  ask_test_changes: (yes) => (yes ? "asks about changes of tests" : ""),
+  setup: (how) => (how === "auto" ? "" : `set-up: ${how}`),
+  notes: (how) => `notes: ${how}`,
+  pull_request: (yes) => (yes ? "opens a pull request" : "no pull request"),
+  issue: (number) => `issue ${number}`,
+  seed: (number) => (number ? `seed ${number}` : ""),
+  forked_from: ({ run, seq }) => `continues ${run} from #${seq}`,
+  origin: (who) => (who === "user" ? "" : `words of others: ${who}`),
+};
+
+function told<Name extends Hidden>(name: Name, wish: Partial<RunWish>): string {
+  const value = wish[name];
+  return value == null ? "" : KEPT[name](value as NonNullable<RunWish[Name]>);
+}
+
+function keptOf(wish: RunWish): Partial<RunWish> {
+  const { tokens, seconds } = wish.budget ?? {};
+  const all = { ...wish, budget: { tokens: tokens ?? null, seconds: seconds ?? null } };
+  return Object.fromEntries((Object.keys(KEPT) as Hidden[]).filter((name) => told(name, all)).map((name) => [name, all[name]]));
+}
+
+function Kept({ kept, change }: { kept: Partial<RunWish>; change: (kept: Partial<RunWish>) => void }) {
+  const names = Object.keys(kept) as Hidden[];
+  if (!names.length) return null;
+  return (
+    <ul class="attached" aria-label="Kept from the earlier run">
+      {names.map((name) => (
+        <li key={name}>
+          <span title={shown(told(name, kept))}>{oneLine(told(name, kept), 80)}</span>
+          {name !== "origin" && (
+            <button
+              type="button"
+              class="quiet"
+              aria-label={`Leave out ${name}`}
+              onClick={() => {
+                const { [name]: _, ...rest } = kept;
+                change(rest);
+              }}
+            >
+              <Icon name="cross" />
+            </button>
+          )}
+        </li>
+      ))}
+    </ul>
+  );
 }
