@@ -2,7 +2,10 @@
 
 import gzip
 import re
+import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import httpx
@@ -116,6 +119,24 @@ def test_the_first_load_is_small(built: Path) -> None:
     files = [built / name.removeprefix("/") for name in named(document)]
     sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in files}
     assert sum(sizes.values()) <= FIRST_LOAD_BYTES, sizes
+
+
+def test_a_wheel_brings_the_pages_and_is_not_built_without_them(built: Path, tmp_path: Path) -> None:
+    tree, files = tmp_path / "tree", ["pyproject.toml", "README.md", "LICENSE", "scripts", "guest", "src"]
+    for name in files:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        tree.mkdir(exist_ok=True)
+        copy(ROOT / name, tree / name)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    refused = subprocess.run(build, cwd=tree, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "The pages are not built: run `make web`" in refused.stderr
+    shutil.copytree(built, tree / "web/dist")
+    subprocess.run(build, cwd=tree, capture_output=True, check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        document = packed.read("cloister/_web/index.html").decode()
+        assert {f"cloister/_web{name}" for name in named(document)} <= set(packed.namelist())
 
 
 def test_the_lock_file_names_no_registry() -> None:
