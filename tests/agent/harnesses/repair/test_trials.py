@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from cloister.core.errors import UserError, sole
-from cloister.harnesses.repair.api import Candidate, Hunk
+from cloister.harnesses.repair.api import Candidate, Hunk, Trial
 from cloister.harnesses.repair.trials import Trials
 
 from .conftest import PYTEST, Repo, suite
@@ -112,6 +112,25 @@ async def test_a_bug_at_module_level_is_found_by_the_lines_that_use_it(tmp_path:
     chosen = await repo.repair(PYTEST)
     assert chosen is not None
     assert chosen.trial.candidate.after == "LIMIT = 3\n"
+    assert _differing([*chosen.reasons]) > 0
+
+
+async def test_change_at_module_level_is_compared_with_the_code_before_it(repo: Repo) -> None:
+    wrong = CALC.replace("LIMIT = 3", "LIMIT = 4").replace("> 50", ">= 50")
+    (repo.computer.work / "pkg/calc.py").write_text(wrong)
+    found: list[int] = []
+    async with Trials(repo.computer, suite(PYTEST)) as trials:
+        await trials.localise()
+        for text in ("LIMIT = 4\nUNUSED = 3\n", "LIMIT = 3\n", "LIMIT = len\n"):
+            one = Candidate(0, "number", "pkg/calc.py", (Hunk(1, "LIMIT = 4\n", text),), 0.5, 0.5)
+            chosen = await trials.choose([Trial(one, "all", plausible=True)], {"pkg/calc.py": wrong})
+            found.append(_differing([*chosen.reasons]))
+    assert found[0] == 0 < found[1] < found[2]
+
+
+def _differing(reasons: list[str]) -> int:
+    (said,) = [one for one in reasons if "inputs near those of the tests" in one]
+    return int(said.split(" give another result")[0].rpartition(" ")[2])
 
 
 async def test_a_module_that_cannot_be_imported_is_repaired_by_its_traceback(tmp_path: Path) -> None:

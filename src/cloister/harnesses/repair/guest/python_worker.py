@@ -17,6 +17,7 @@ One JSON object per line, on stdin and stdout:
 import __future__
 
 import ast
+import contextlib
 import gc
 import json
 import os
@@ -321,26 +322,35 @@ class Server:
                 break
         return send(self.out, op="tried", results=found, stage=stage, why=ended)
 
-    def call(self, path, text, tests, cpu=2.0, limit=400):
-        """Digest what the changed file's functions return during the tests, and on inputs near those of the tests."""
-        answers = []
+    def call(self, path, text, tests):
+        """Digest what the file's functions return; the answer is "cold" if the change needs a process that imports it."""
+        swaps = [] if text is None else self.swaps(path, text)
+        if swaps is None:
+            return "cold"
 
         def work(fd):
-            for function, code in (self.swaps(path, text) or ()) if text is not None else ():
+            for function, code in swaps:
                 function.__code__ = code
-            recorder = Recorder(os.path.join(os.getcwd(), path), limit)
-            sys.setprofile(recorder)
-            for _ in self.runner_of(tests):
-                pass
-            sys.setprofile(None)
-            for key, digest in recorder.digests():
-                send(fd, key=key, digest=digest)
+            record(fd, self.runner, path, tests)
 
-        for line in forked(work, cpu, cpu * 4 + 2):
-            message = json.loads(line)
-            if "key" in message:
-                answers.append([message["key"], message["digest"]])
-        send(self.out, op="called", digests=answers)
+        return send(self.out, op="called", digests=digests(work))
+
+
+def record(fd, runner, path, tests, limit=400):
+    """Run tests; write what the file's functions return on inputs near those that they had."""
+    recorder = Recorder(os.path.join(os.getcwd(), path), limit)
+    sys.setprofile(recorder)
+    for _ in runner.run(tests) if isinstance(runner, Pytest) else runner.each(tests):
+        pass
+    sys.setprofile(None)
+    for key, digest in recorder.digests():
+        send(fd, key=key, digest=digest)
+
+
+def digests(work, collecting=0.0):
+    cpu = 2.0 + 3 * collecting
+    answers = (json.loads(line) for line in forked(work, cpu, cpu * 4 + 2))
+    return [[answer["key"], answer["digest"]] for answer in answers if "key" in answer]
 
 
 def modules():
@@ -537,8 +547,35 @@ class First:
             self.cold(path, text, stages)
         return None
 
+    def call(self, path, text, tests):
+        answer = self.ask(op="call", path=path, text=text, tests=tests)
+        if answer and answer.get("cold"):
+
+            def work(fd):
+                def once(runner):
+                    record(fd, runner, path, tests)
+                    os._exit(0)
+
+                self.main(self.args_for(tests), self.kind(once))
+
+            with self.written(path, text):
+                send(self.out, op="called", digests=digests(work, self.collecting))
+        return answer
+
     def cold(self, path, text, stages):
-        """Write the candidate into the copy and run the tests in a process that imports it again."""
+        """Run the tests in a process that imports the candidate."""
+        found, stage, why = {}, 0, ""
+        with self.written(path, text):
+            for stage, (names, each, whole) in enumerate(stages):
+                got, why = self.afresh(names, each, whole)
+                found.update(got)
+                if any(got.get(name) != "passed" for name in names):
+                    break
+        send(self.out, op="tried", results=found, stage=stage, why=why)
+
+    @contextlib.contextmanager
+    def written(self, path, text):
+        """The candidate in the copy, newer than what was compiled before."""
         full = os.path.join(self.tree, path)
         with open(full, encoding="utf-8", newline="") as file:
             original = file.read()
@@ -547,18 +584,12 @@ class First:
         with open(full, "w", encoding="utf-8", newline="") as file:
             file.write(text)
         os.utime(full, (before.st_atime, before.st_mtime + 10 * self.count))
-        found, stage, why = {}, 0, ""
         try:
-            for stage, (names, each, whole) in enumerate(stages):
-                got, why = self.afresh(names, each, whole)
-                found.update(got)
-                if any(got.get(name) != "passed" for name in names):
-                    break
+            yield
         finally:
             with open(full, "w", encoding="utf-8", newline="") as file:
                 file.write(original)
             os.utime(full, (before.st_atime, before.st_mtime))
-        send(self.out, op="tried", results=found, stage=stage, why=why)
 
     def afresh(self, names, each, whole):
         def work(fd):
@@ -616,6 +647,9 @@ def main():
                 first.open(**request)
             elif op == "try":
                 first.attempt(**request)
+            elif op == "call":
+                if first.call(**request) is None:
+                    send(out, op="done", lost=True)
             elif first.ask(op=op, **request) is None:
                 send(out, op="done", lost=True)
     finally:
