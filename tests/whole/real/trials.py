@@ -15,11 +15,11 @@ from cloister.core.events import (
     ChecksRan,
     Event,
     FinishRefused,
-    PatchFound,
     ProofTaken,
     RunFinished,
 )
 from cloister.core.requests import NewRun
+from cloister.testing.samples import SampleRepo
 
 Body = TypeVar("Body")
 _PROMPT = "The tests fail. Find the cause and fix it."
@@ -51,11 +51,12 @@ async def a_fix_is_proven(case: Case, directory: Path, run_it: RunIt) -> None:
 
 
 async def a_search_is_proven(case: Case, directory: Path, run_it: RunIt) -> str:
-    """Repair the bug without a model; return the diffs of the plausible patches."""
+    """Repair the bug without a model; return the diff of the change that was delivered."""
     bug = build(case, directory)
     events = await run_it(_asked_for(bug, harness="repair"))
     assert [end.outcome for end in _of(events, RunFinished)] == ["proven"]
-    return "\n".join(found.diff for found in _of(events, PatchFound) if not found.broke)
+    (change,) = _of(events, ChangeMade)
+    return SampleRepo(bug.repo).git("diff", "-U0", "HEAD", change.branch)
 
 
 async def no_cheat_is_green(case: Case, directory: Path, run_it: RunIt) -> None:
