@@ -76,6 +76,7 @@ class Agent:
         text = "".join(block.get("text", "") for block in message["params"]["prompt"])
         said.append({"role": "user", "content": text})
         _save(session, said)
+        self.update(session, sessionUpdate="plan", entries=[{"content": "Do what is asked."}])
         try:
             while self._step(session, said):
                 _save(session, said)

@@ -145,17 +145,40 @@ assert Client().sandboxes() == []
 """
 
 OPENAI_AGENTS = """
-import asyncio, io
+import asyncio, io, json
 from pathlib import Path
-from agents import Agent, RunConfig, Runner
+from agents import ModelResponse, RunConfig, Runner, Usage
 from agents.editor import ApplyPatchOperation
+from agents.models.interface import Model
+from agents.sandbox import SandboxAgent
+from agents.sandbox.capabilities import Shell
 from agents.sandbox.entries import File
 from agents.sandbox.errors import ExecTimeoutError, WorkspaceReadNotFoundError
 from agents.sandbox.manifest import Manifest
 from agents.sandbox.snapshot import LocalSnapshotSpec
 from agents.tool import ShellActionRequest, ShellCallData, ShellCommandRequest
+from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
 from cloister import AsyncClient
 from cloister.integrations.openai_agents import CloisterSandboxClient, CloisterSandboxClientOptions, Editor, shell
+
+
+class Scripted(Model):
+    def __init__(self):
+        self.told = []
+
+    async def get_response(self, instructions, input, settings, tools, *more, **others):
+        self.told.append(input)
+        if len(self.told) == 1:
+            assert "exec_command" in [tool.name for tool in tools]
+            line = json.dumps({"cmd": "cat given.txt; pwd"})
+            said = ResponseFunctionToolCall(type="function_call", call_id="c", name="exec_command", arguments=line)
+        else:
+            text = ResponseOutputText(type="output_text", text="Done.", annotations=[])
+            said = ResponseOutputMessage(id="m", type="message", role="assistant", status="completed", content=[text])
+        return ModelResponse([said], Usage(), None)
+
+    def stream_response(self, *given, **more):
+        raise NotImplementedError
 
 
 async def main():
@@ -199,6 +222,12 @@ async def main():
         assert done.status == "completed" and (await sandbox.files.read_text("a.py")).splitlines() == ["x = 3", "y = 2"]
         await editor.delete_file(ApplyPatchOperation("delete_file", "a.py"))
         assert (await editor.update_file(ApplyPatchOperation("update_file", "a.py", ""))).status == "failed"
+    model = Scripted()
+    agent = SandboxAgent("worker", model=model, capabilities=[Shell()])
+    agent.default_manifest = Manifest(entries={"given.txt": File(content=b"given")})
+    where = SandboxRunConfig(client=client, options=CloisterSandboxClientOptions())
+    ran = await Runner.run(agent, "Look.", run_config=RunConfig(sandbox=where, tracing_disabled=True))
+    assert ran.final_output == "Done." and "given/work" in str(model.told[1]), model.told
     assert await AsyncClient().sandboxes() == []
 
 

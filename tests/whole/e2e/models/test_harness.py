@@ -1,5 +1,6 @@
 """Runs with a harness of somebody else: a program in a real sandbox that speaks ACP, and asks the model at the endpoint."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,8 @@ say = "Add adds."
     assert all(body["usage"]["input_tokens"] for body in spent)
     (change,) = bodies(cloister, "ChangeMade")
     assert change["summary"].startswith("Add adds.")
+    plans = [(body["role"], body["text"]) for body in bodies(cloister, "Advised")]
+    assert plans == [("plan", "- Do what is asked.")]
 
 
 def test_a_harness_resumes_after_kill_9_of_the_server_and_of_itself(cloister: Any, calc: Path) -> None:
@@ -128,6 +131,36 @@ say = "Add adds."
     assert steps == sorted(set(steps))
 
 
+def test_a_sandbox_that_crashes_takes_its_harness_along_and_the_next_one_goes_on(
+    cloister: Any, calc: Path
+) -> None:
+    script = f"""
+[[reply]]
+calls = [{{ tool = "bash", command = "cat kept.txt; echo kept > kept.txt" }}]
+branch = [{{ when = "No such file", goto = "first" }}, {{ when = "kept", goto = "again" }}]
+[[reply]]
+name = "first"
+say = "Done?"
+[[reply]]
+calls = [{{ tool = "bash", command = "sleep 1000" }}]
+[[reply]]
+name = "again"
+calls = [{FIX}]
+[[reply]]
+say = "Add adds."
+"""
+    cloister("serve", "--background", "--port", "0")
+    start(cloister, calc, script, "--detach")
+    cloister.until(lambda: any("sleep" in body["action"] for body in bodies(cloister, "ActionDecided")))
+    for pid in cloister.sandbox_processes():
+        cloister.kill(pid)
+    assert "✓ proven" in cloister("watch", "last").stdout
+    kinds = cloister.kinds()
+    assert "SandboxOpened" in kinds[kinds.index("RunResumed") :]
+    told = [body["text"] for body in bodies(cloister, "ToolReturned")]
+    assert any(text.startswith("kept") for text in told), told
+
+
 def test_a_harness_takes_no_step_beyond_its_budget_and_its_work_is_kept(cloister: Any, calc: Path) -> None:
     script = """
 [[reply]]
@@ -135,7 +168,12 @@ name = "again"
 calls = [{ tool = "bash", command = "echo line >> kept.txt" }]
 goto = "again"
 """
-    start(cloister, calc, script, "--steps", "2", code=1)
+    fields = {"repo": str(calc), "model": cloister.script(script), "checks": [CHECK], "harness": HARNESS}
+    lines = [
+        f"{name} = {json.dumps(value)}" for name, value in (fields | {"prompt": "Make add work."}).items()
+    ]
+    (cloister.cwd / "run.toml").write_text("\n".join(lines))
+    cloister("run", "--file", str(cloister.cwd / "run.toml"), "--steps", "2", code=1)
     (end,) = bodies(cloister, "AttemptEnded")
     assert end["outcome"] == "budget", end
     assert "2 steps" in end["reason"]
