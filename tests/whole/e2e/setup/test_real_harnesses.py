@@ -198,7 +198,7 @@ def test_a_real_harness_asks_a_person_and_resumes_after_kill_9_of_the_server_and
     cloister("serve", "--background", "--port", "0")
     cloister.until(lambda: len(bodies(cloister, "AskRaised")) == 2, seconds=800)
     asked = bodies(cloister, "AskRaised")[-1]
-    assert asked["action"] == "bash: touch /tmp/asked"
+    assert "touch /tmp/asked" in asked["action"]
     cloister("answer", "last", asked["ask"], "allow")
     assert "✓ proven" in cloister("watch", "last", seconds=800).stdout
     (died,) = bodies(cloister, "ModelFailed")
