@@ -57,8 +57,13 @@ with ThreadPoolExecutor(64) as pool:
 """
 
 
+IMPORT = "import time\nt = time.process_time()\nfrom cloister import Client, AsyncClient, Sandbox\nprint(time.process_time() - t)"
+
+
 def through_clients(bench: Bench) -> None:
-    """Create → first command, each client in turn; then many sandboxes at once through e2b's."""
+    """Import; create → first command, each client in turn; then many sandboxes at once through e2b's."""
+    spent = [float(subprocess.check_output([sys.executable, "-c", IMPORT])) for _ in range(bench.rounds)]
+    bench.table.add(Line("import of our own client, processor time", _ms(spent), goal=Goal(100.0)))
     with served(bench) as (port, token), ExitStack() as stack:
         url = f"http://127.0.0.1:{port}"
         ask = {name: stack.enter_context(_client(name, url, token)) for name in PACKAGES}
