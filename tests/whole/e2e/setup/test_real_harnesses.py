@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.whole.e2e.setup.ordinary import registry
 
-pytestmark = pytest.mark.long(only=True)
+LONG = pytest.mark.long(only=True)
 TASK = """
 [[reply]]
 say = "I push first."
@@ -77,6 +77,7 @@ def calc(cloister: Any) -> Path:
     return at
 
 
+@LONG
 def test_opencode_and_our_own_loop_are_ranked_by_the_same_evidence(cloister: Any, calc: Path) -> None:
     registry("pypi")
     registry("npm")
@@ -95,7 +96,9 @@ def test_opencode_and_our_own_loop_are_ranked_by_the_same_evidence(cloister: Any
 WORDS = {"opencode": OPENCODE, "claude": CLAUDE, "codex": CODEX}
 
 
-@pytest.mark.parametrize("harness", WORDS)
+@pytest.mark.parametrize(
+    "harness", ["opencode", *(pytest.param(one, marks=LONG) for one in ("claude", "codex"))]
+)
 def test_a_real_harness_solves_a_task_and_its_push_is_denied(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
@@ -122,6 +125,7 @@ def shell(harness: str, line: str) -> str:
 CHECK = ("--check", "python3 -m pytest -q -p no:cacheprovider")
 
 
+@LONG
 @pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_that_cheats_ends_red(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
@@ -135,6 +139,7 @@ def test_a_real_harness_that_cheats_ends_red(cloister: Any, calc: Path, harness:
     assert "without a change" in end["reason"]
 
 
+@LONG
 @pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_is_stopped_with_its_commands(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
@@ -168,11 +173,15 @@ calls = [{ask}]
 [[reply]]
 calls = [{die}]
 [[reply]]
-expect = "You were cut off"
 calls = [{right}]
 [[reply]]
+calls = [{right}]
+[[reply]]
+name = "over"
 say = "Add adds."
+goto = "over"
 """
+"""A program may add a message of its own to a session that it loads, so what comes after the crash is there twice."""
 KILL = (
     "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline | "
     "grep -qE 'opencode [a]cp|[c]laude-agent-acp|codex [a]pp-server' && kill -9 ${p#/proc/}; done"
@@ -180,6 +189,7 @@ KILL = (
 """Ends the program of a harness, whichever of its processes runs commands."""
 
 
+@LONG
 @pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_asks_a_person_and_resumes_after_kill_9_of_the_server_and_of_itself(
     cloister: Any, calc: Path, harness: str
@@ -203,3 +213,4 @@ def test_a_real_harness_asks_a_person_and_resumes_after_kill_9_of_the_server_and
     assert "✓ proven" in cloister("watch", "last", seconds=800).stdout
     (died,) = bodies(cloister, "ModelFailed")
     assert f"The harness {harness} ended (signal 9)" in died["message"]
+    assert len(bodies(cloister, "AskRaised")) == 2, "a new session would begin the script again"
