@@ -23,11 +23,12 @@ export function path(strings: TemplateStringsArray, ...values: Array<string | nu
   return String.raw({ raw: strings }, ...values.map((value) => encodeURIComponent(value)));
 }
 
-async function request(method: string, address: string, body?: unknown, key?: string, raw?: Blob): Promise<Response> {
+async function request(method: string, address: string, body?: unknown, key?: string, raw?: Blob, signal?: AbortSignal): Promise<Response> {
   let response: Response;
   try {
     response = await fetch(address, {
       method,
+      ...(signal ? { signal } : {}),
       ...(raw ? { body: raw } : body === undefined ? {} : { body: JSON.stringify(body) }),
       headers: { ...(body === undefined ? {} : { "content-type": "application/json" }), ...(key ? { "idempotency-key": key } : {}) },
     });
@@ -45,8 +46,8 @@ async function request(method: string, address: string, body?: unknown, key?: st
   throw error;
 }
 
-export async function get<T>(address: string): Promise<T> {
-  return (await (await request("GET", address)).json()) as T;
+export async function get<T>(address: string, signal?: AbortSignal): Promise<T> {
+  return (await (await request("GET", address, undefined, undefined, undefined, signal)).json()) as T;
 }
 
 export async function getFile(address: string, name: string): Promise<File> {

@@ -6,22 +6,22 @@ export type Loaded<T> = { data: T | null; error: unknown; again: () => void };
 
 /**
  * Fetches when `key` changes, and every `seconds` while the page is visible. Old data stays until new arrives, if it is
- * of the same thing: by default that is the key.
+ * of the same thing: by default that is the key. What is under way is given up when the page goes.
  */
-export function useLoad<T>(key: string, fetchIt: () => Promise<T>, seconds = 0, of = key): Loaded<T> {
+export function useLoad<T>(key: string, fetchIt: (signal: AbortSignal) => Promise<T>, seconds = 0, of = key): Loaded<T> {
   const [found, setFound] = useState<{ of: string; data: T | null; error: unknown }>({ of, data: null, error: null });
   const [turn, setTurn] = useState(0);
   useEffect(() => {
-    let wanted = true;
+    const leaving = new AbortController();
     const load = () =>
-      fetchIt().then(
-        (data) => wanted && setFound({ of, data, error: null }),
-        (error: unknown) => wanted && setFound((before) => ({ of, data: before.of === of ? before.data : null, error })),
+      fetchIt(leaving.signal).then(
+        (data) => leaving.signal.aborted || setFound({ of, data, error: null }),
+        (error: unknown) => leaving.signal.aborted || setFound((before) => ({ of, data: before.of === of ? before.data : null, error })),
       );
     void load();
     const timer = seconds ? setInterval(() => document.hidden || void load(), seconds * 1000) : undefined;
     return () => {
-      wanted = false;
+      leaving.abort();
       clearInterval(timer);
     };
   }, [key, turn]);

@@ -68,7 +68,7 @@ export function Ports({ id }: { id: string }) {
 
 /** What it uses now of what it may use. */
 export function Load({ id }: { id: string }) {
-  const { data } = useLoad(`load:${id}`, () => get<SandboxMetrics>(path`/v1/sandboxes/${id}/metrics`), 3);
+  const { data } = useLoad(`load:${id}`, (signal) => get<SandboxMetrics>(path`/v1/sandboxes/${id}/metrics`, signal), 3);
   const seen = useRef<{ before: SandboxMetrics | null; now: SandboxMetrics | null }>({ before: null, now: null });
   if (!data) return null;
   if (seen.current.now !== data) seen.current = { before: seen.current.now, now: data };

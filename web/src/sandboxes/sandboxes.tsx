@@ -1,6 +1,6 @@
 // Sandboxes made by hand: what they are, and what can be done in them.
 
-import { useState } from "preact/hooks";
+import { useEffect, useState } from "preact/hooks";
 import { get, me, path, send } from "../api/client";
 import type { SandboxInfo, SnapshotInfo, TemplateInfo } from "../api/records";
 import { useLoad } from "../parts/load";
@@ -92,8 +92,26 @@ const PARTS = [
 ] as const;
 
 export function Sandbox({ id }: { id: string }) {
-  const { data, error, again } = useLoad(id, () => get<SandboxInfo>(path`/v1/sandboxes/${id}`), 10);
+  const [leaving, setLeaving] = useState(false);
   const [failure, setFailure] = useState<unknown>(null);
+  if (!leaving) return <Inside id={id} failure={failure} setFailure={setFailure} destroy={() => setLeaving(true)} />;
+  const failed = (error: unknown) => {
+    setFailure(error);
+    setLeaving(false);
+  };
+  return <Leaving id={id} failed={failed} />;
+}
+
+/** Deletes the sandbox when nothing on the page asks for it any more. */
+function Leaving({ id, failed }: { id: string; failed: (error: unknown) => void }) {
+  useEffect(() => void send("DELETE", path`/v1/sandboxes/${id}`).then(() => go("/sandboxes"), failed), []);
+  return <p class="dim pad">Deleting the sandbox…</p>;
+}
+
+type InsideProps = { id: string; failure: unknown; setFailure: (error: unknown) => void; destroy: () => void };
+
+function Inside({ id, failure, setFailure, destroy }: InsideProps) {
+  const { data, error, again } = useLoad(id, (signal) => get<SandboxInfo>(path`/v1/sandboxes/${id}`, signal), 10);
   const part = PARTS.find(([name]) => name === query.value.get("part"))?.[0] ?? "terminal";
   if (error && !data) {
     return (
@@ -106,15 +124,12 @@ export function Sandbox({ id }: { id: string }) {
   if (!data) return <p class="dim pad">Fetching the sandbox…</p>;
   const { isolation, quota } = data;
   const fork = () => void send<SandboxInfo[]>("POST", path`/v1/sandboxes/${id}/fork`, {}).then(([made]) => made && go(`/sandboxes/${made.id}`), setFailure);
-  const destroy = () => {
-    if (confirm(`Delete ${id} and everything in it?`)) void send("DELETE", path`/v1/sandboxes/${id}`).then(() => go("/sandboxes"), setFailure);
-  };
   return (
     <div class="page sandbox">
       <div class="filters">
         <h1>{data.id}</h1>
         <button onClick={fork}>Fork</button>
-        <button class="bad" onClick={destroy}>Delete</button>
+        <button class="bad" onClick={() => confirm(`Delete ${id} and everything in it?`) && destroy()}>Delete</button>
       </div>
       <p class="run-facts">
         <span>{shown(data.template)}</span>
