@@ -443,6 +443,7 @@ def _variables(settings: FileSettings, env: Mapping[str, str]) -> dict[str, Secr
     sources += [one.source for one in settings.trigger if isinstance(one, HookTrigger)]
     sources += [text for one in settings.trigger if isinstance(one, SlackTrigger) for text in one.sources]
     sources += [settings.oidc.client_secret] if settings.oidc and settings.oidc.client_secret else []
+    sources += [place for one in settings.mcp.values() for place in one.secrets.values()]
     sources += [settings.mail.password] if settings.mail and settings.mail.password else []
     named = (one.partition(":") for one in sources)
     return {name: env[name] for kind, _, name in named if kind == "env" and name in env}

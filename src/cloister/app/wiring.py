@@ -16,7 +16,7 @@ from cloister.agent.budget.purse import NoLedger
 from cloister.agent.taint import Provenance
 from cloister.agent.tools.declared import DeclaredTools
 from cloister.agent.tools.functions import function_tools
-from cloister.agent.tools.mcp.servers import McpTools, OpenWay, way_name
+from cloister.agent.tools.mcp.servers import McpTools, OpenWay, Reveal, way_name
 from cloister.agent.tools.toolset import ToolPlace, ToolSource
 from cloister.app.cluster.storage import Load, Storage, open_storage
 from cloister.app.config import (
@@ -45,7 +45,7 @@ from cloister.core.events import Event, PromptReceived
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.core.system.locks import take
-from cloister.egress.credentials import Vault, read_credentials
+from cloister.egress.credentials import Unreadable, Vault, read_credentials, token_source
 from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
@@ -443,10 +443,22 @@ def mcp_ways(doorway: Doorway) -> OpenWay:
     return way
 
 
+def mcp_secrets(vault: Vault) -> Reveal:
+    """Reads the secrets of MCP servers on the host."""
+
+    async def reveal(name: str, place: str) -> str:
+        try:
+            return await vault.value(token_source(name, place))
+        except (Unreadable, ValueError) as error:
+            raise UserError("bad_credential", f"its secret {name} has no value: {error}.") from None
+
+    return reveal
+
+
 def _tool_sources(settings: Settings, doorway: Doorway) -> tuple[ToolSource, ...]:
     """What adds tools to each attempt."""
     file, source = settings.file, str(settings.config_path)
-    servers = McpTools(file.mcp, source, mcp_ways(doorway), file.mcp_json)
+    servers = McpTools(file.mcp, source, mcp_ways(doorway), file.mcp_json, mcp_secrets(doorway.vault))
     looking = LookTool(Attachments(settings.data_dir))
     return DeclaredTools(file.tool, source), function_tools, servers, looking
 

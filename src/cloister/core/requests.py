@@ -170,6 +170,8 @@ class McpServer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where the program runs."""
     env: dict[str, str] = {}
     """Variables of the program."""
+    secrets: dict[str, str] = {}
+    """Variables of a program on the host whose values are elsewhere, as `from` of a credential says."""
     tools: tuple[str, ...] = ()
     """The tools that are offered; none named: all."""
     grant: Literal["allow", "ask"] | None = None

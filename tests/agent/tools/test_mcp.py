@@ -23,7 +23,7 @@ from cloister.agent.tools.mcp.connection import CALL_MESSAGES, STARTS
 from cloister.agent.tools.mcp.door import Way
 from cloister.agent.tools.mcp.servers import McpTools, declared, of_mcp_json, of_repository
 from cloister.agent.tools.toolset import ToolPlace, open_tools
-from cloister.app.wiring import mcp_ways
+from cloister.app.wiring import mcp_secrets, mcp_ways
 from cloister.core.errors import Bug, UserError
 from cloister.core.events import (
     ActionDecided,
@@ -165,13 +165,51 @@ async def test_a_server_can_ask_neither_the_model_nor_a_person(bench: LoopBench)
 
 async def test_what_a_server_says_gives_it_no_rights(bench: LoopBench) -> None:
     push = call("bash", 'command = "git push origin HEAD:main"')
-    high = (BUILT_IN, Layer("host", high_impact=(Pointed("tool:bash:git push*", "p:1"),)))
-    injected, pushed, *_ = await work(bench, call("s_inject") + push, {"s": SERVER}, high)
+    grave = (Pointed("tool:bash:git push*", "p:1"), Pointed("mcp:s.echo*", "p:2"))
+    high = (BUILT_IN, Layer("host", high_impact=grave))
+    echo = call("s_echo", 'text = "x"')
+    first, injected, pushed, again, *_ = await work(
+        bench, echo + call("s_inject") + push + echo, {"s": SERVER}, high
+    )
+    assert (first.text, again.ok) == ("x", False), "high impact counts from the first answer of a server on"
     assert (injected.text, injected.origin) == (INJECTION, "server")
     assert not pushed.ok, pushed.text
     assert [body.action for body in bench.journal.bodies if isinstance(body, AskRaised)] == [
-        "bash: git push origin HEAD:main"
+        "bash: git push origin HEAD:main",
+        'mcp:s.echo: {"text":"x"}',
     ]
+
+
+async def test_a_server_on_the_host_has_its_secret_by_reference_and_cannot_repeat_it(
+    bench: LoopBench, tmp_path: Path
+) -> None:
+    secret = 'tok-"7f31/\\b2'
+    (tmp_path / "token").write_text(secret)
+    check = (
+        "/bin/sh",
+        "-c",
+        '[ ${#TOKEN} = 13 ] && printf "%s\\n" "$TOKEN" >&2 && exec "$0" "$1"',
+        *SERVER.command,
+    )
+    places = {"s": f"file:{tmp_path}/token", "gone": "env:NO_SUCH", "odd": "vault:x"}
+    servers = {
+        name: McpServer(command=check, where="host", secrets={"TOKEN": place})
+        for name, place in places.items()
+    }
+    source = McpTools(servers, "c", no_way, reveal=mcp_secrets(Vault({})))
+    async with open_tools((source,), place_of(bench)) as tools:
+        (event,) = [body for body in bench.journal.bodies if isinstance(body, ToolsOffered)]
+        assert len(event.problems) == 2
+        assert (
+            "gone cannot be started: its secret c [mcp.gone] TOKEN has no value: the variable NO_SUCH"
+            in "".join(event.problems)
+        )
+        echoed = await tools.added["s_echo"].run(
+            bench.computer, {"text": f"<{secret}>"}, lambda stream, data: None
+        )
+        died = await tools.added["s_die"].run(bench.computer, {}, lambda stream, data: None)
+    assert echoed.text == "<[TOKEN]>"
+    assert "It printed: [TOKEN] Welcome to the server! out of cheese" in died.text
 
 
 async def test_a_server_that_cannot_be_used_is_a_problem_and_the_others_work(bench: LoopBench) -> None:
@@ -240,6 +278,7 @@ async def test_the_repositorys_servers_come_from_the_base_and_stay_in_the_sandbo
         (McpServer(url="https://x.example", grant="allow"), "only the organisation's settings may grant"),
         (McpServer(command=("a",), where="host"), "only the organisation's settings may let"),
         (McpServer(command=("a\0",)), "there is a NUL character"),
+        (McpServer(command=("a",), secrets={"T": "env:T"}), "`secrets` are for a program on the host"),
     ],
 )
 def test_wrong_server_of_a_repository_is_named(entry: McpServer, problem: str) -> None:

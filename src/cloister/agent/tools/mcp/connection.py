@@ -3,8 +3,9 @@
 The SDK is imported here only, and this module is imported only where a server is declared.
 """
 
+import json
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -56,11 +57,23 @@ class Tail:
     data: bytes = b""
     why: str = ""
     """Why we ended the connection, if we did."""
+    hidden: tuple[tuple[bytes, bytes], ...] = ()
+    """Secrets of the server, and what is read in place of each."""
     bytes_left: int = IDLE_BYTES
     messages_left: int = IDLE_MESSAGES
 
     def add(self, data: bytes) -> None:
-        self.data = (self.data + data)[-_TAIL_BYTES:]
+        self.data = self.without_secrets(self.data + data)[-_TAIL_BYTES:]
+
+    def hide(self, secrets: Mapping[str, str]) -> None:
+        """SAFETY: a server that repeats its secret in a result or a complaint must not give it to a model or a log."""
+        forms = ((key, form) for key, text in secrets.items() for form in {text, json.dumps(text)[1:-1]})
+        self.hidden = tuple((form.encode(), f"[{key}]".encode()) for key, form in forms)
+
+    def without_secrets(self, data: bytes) -> bytes:
+        for secret, told in self.hidden:
+            data = data.replace(secret, told)
+        return data
 
     def allow(self, size: int, messages: int) -> None:
         self.bytes_left, self.messages_left = size, messages
@@ -249,7 +262,7 @@ class _Lines:
                 raise self._too_long()
             self._tail.took(0, 1)
             if line.strip():
-                await self._message(bytes(line))
+                await self._message(self._tail.without_secrets(bytes(line)))
 
     def _too_long(self) -> HostError:
         return self._tail.refused(f"a message of more than {MESSAGE_BYTES:,} bytes")
@@ -307,13 +320,19 @@ def in_sandbox(computer: Computer, argv: tuple[str, ...], env: Mapping[str, str]
     return connect
 
 
-def on_host(argv: tuple[str, ...], env: Mapping[str, str]) -> Connect:
+def on_host(
+    argv: tuple[str, ...], env: Mapping[str, str], secrets: Callable[[], Awaitable[dict[str, str]]]
+) -> Connect:
     """A server that runs on this machine, without the environment of this process."""
 
     @asynccontextmanager
     async def connect(tail: Tail) -> AsyncGenerator[Streams]:
+        tail.hide(read := await secrets())
         try:
-            async with started(argv, env, merged=False) as process, _streams() as (read, into, write, sent):
+            async with (
+                started(argv, {**env, **read}, merged=False) as process,
+                _streams() as (read, into, write, sent),
+            ):
                 out, err, pipe = process.stdout, process.stderr, process.stdin
                 if out is None or err is None or pipe is None:
                     raise HostError("mcp_failed", "It has no pipes.")

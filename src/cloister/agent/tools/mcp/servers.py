@@ -30,6 +30,9 @@ MCP_JSON = ".mcp.json"
 SERVERS = 20
 _NAME_CHARS = 32
 
+Reveal = Callable[[str, str], Awaitable[str]]
+"""The value of a secret, by its name and where it is. Raises `UserError`."""
+
 OpenWay = Callable[[ToolPlace, str], Awaitable["Way"]]
 """Opens the way out for the client of one server, by its name."""
 
@@ -56,8 +59,11 @@ def declared(name: str, entry: McpServer, layer: ToolLayer, source: str) -> Decl
         raise _bad(source, f"a server's name has letters, digits, _ and -, at most {_NAME_CHARS}")
     if bool(entry.command) == bool(entry.url):
         raise _bad(source, "give `command` or `url`")
-    if any("\0" in text for text in (*entry.command, *entry.env, *entry.env.values())):
+    if any("\0" in text for text in (*entry.command, *entry.env, *entry.env.values(), *entry.secrets)):
         raise _bad(source, "there is a NUL character")
+    if entry.secrets and (entry.where != "host" or layer == "repository"):
+        what = "`secrets` are for a program on the host; what runs in a sandbox or at a `url` uses a [[credential]]"
+        raise _bad(source, what)
     if entry.url:
         parts = urlsplit(entry.url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
@@ -149,6 +155,10 @@ def distinct(servers: list[Declared]) -> tuple[list[Declared], list[str]]:
     return list(by_name.values()), problems
 
 
+async def _no_secret(name: str, place: str) -> str:
+    raise UserError("bad_credential", f"{name} cannot be read here")
+
+
 @dataclass(frozen=True, slots=True)
 class McpTools:
     """A `ToolSource`: the tools of all declared servers."""
@@ -159,6 +169,7 @@ class McpTools:
     open_way: OpenWay
     mcp_json: bool = False
     """Whether `.mcp.json` of repositories is read."""
+    reveal: Reveal = _no_secret
 
     async def declarations(self, place: ToolPlace) -> tuple[list[Declared], list[str]]:
         """The servers of the settings, and those of the repository's base commit."""
@@ -238,9 +249,15 @@ class _Opening:
         if entry.url:
             return door.over_http(entry.url, partial(self.source.open_way, self.place, one.name))
         if entry.where == "host":
-            return connection.on_host(entry.command, entry.env)
+            return connection.on_host(entry.command, entry.env, partial(self._secrets, one))
         cwd = self.place.declared[1] if one.layer == "repository" else WORK_DIR
         return connection.in_sandbox(self.place.computer, entry.command, entry.env, cwd)
+
+    async def _secrets(self, one: Declared) -> dict[str, str]:
+        """Read at each start, so that a new value needs no new run."""
+        reveal = self.source.reveal
+        named = one.entry.secrets.items()
+        return {key: await reveal(f"{one.source} {key}", place) for key, place in named}
 
     def _denied(self, one: Declared) -> str:
         """The rule that denied its connection, if one did."""
