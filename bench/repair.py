@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ import anyio
 
 from cloister.core.errors import CloisterError, sole
 from cloister.harnesses.repair.api import Candidate, Suspect, Trial, applied
-from cloister.harnesses.repair.candidates import candidates
+from cloister.harnesses.repair.candidates import Ordered, candidates
 from cloister.harnesses.repair.choose import enough
 from cloister.harnesses.repair.rules.api import facts_of
 from cloister.harnesses.repair.suite import suite_of
@@ -83,7 +83,7 @@ class Search:
         self.tried = 0
         self.plausible: list[Trial] = []
         self.note = "the time was over before the search"
-        self.ordered: Sequence[Candidate] = ()
+        self.ordered = Ordered(())
         self.suspects: tuple[Suspect, ...] = ()
 
     async def within(self, limit: float, hints: list[str]) -> None:
@@ -103,6 +103,8 @@ class Search:
                 with anyio.move_on_at(scope.deadline - 2):
                     async for trial in trials.over(self.ordered, sources):
                         self.tried += 1
+                        if trial.partial:
+                            self.ordered.helps(trial.candidate.number, trial.made_green)
                         # The evidence refuses a patch that leaves a failing test.
                         self.plausible += [trial] if trial.plausible and not trial.partial else []
                         if enough(self.tried, self.plausible):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import NamedTuple, overload
 
@@ -39,6 +39,9 @@ _UNUSED = 0.08
 _SAID = 1.15
 """How much more suspicious a statement is that holds a value of a failing assertion."""
 _PAIRED = 24
+_ALIKE = 3
+"""Singles that repair the same tests and are combined with others."""
+_LATER = 64
 _CONSTANT = re.compile(
     r"""\(?(-?\d[\d.]*|None|True|False|true|false|null|nil|undefined|\[\]|\{\}|""|'[^']*'|"[^"]*")\)?"""
 )
@@ -75,11 +78,14 @@ class _Found(NamedTuple):
 class Ordered(Sequence[Candidate]):
     """Changes, best first. A search tries a part of them, so each becomes a candidate when it is asked for."""
 
-    def __init__(self, found: Sequence[_Found], more: Sequence[Candidate] = ()) -> None:
-        self._found, self._more = found, more
+    def __init__(self, found: Sequence[_Found]) -> None:
+        self._found = found
+        self._order: list[int | tuple[int, int]] = list(range(len(found)))
+        """Singles by their rank, and pairs of them."""
+        self._helpful: dict[int, frozenset[str]] = {}
 
     def __len__(self) -> int:
-        return len(self._found) + len(self._more)
+        return len(self._order)
 
     @overload
     def __getitem__(self, index: int) -> Candidate: ...
@@ -88,17 +94,44 @@ class Ordered(Sequence[Candidate]):
     def __getitem__(self, index: int | slice) -> "Candidate | list[Candidate]":
         if isinstance(index, slice):
             return [self[at] for at in range(*index.indices(len(self)))]
-        if index >= len(self._found):
-            return self._more[index - len(self._found)]
-        one = self._found[index]
+        ranks = self._order[index]
+        if isinstance(ranks, int):
+            return self._single(ranks, index)
+        return _joined(self._single(ranks[0]), self._single(ranks[1]), index)
+
+    def _single(self, rank: int, number: int = 0) -> Candidate:
+        one = self._found[rank]
         score = (round(one.rule.prior, 6), round(one.score, 6))
         return Candidate(
-            index, one.rule.name, one.file.path, hunks_of(one.file, (one.cut,)), *score, one.flags
+            number, one.rule.name, one.file.path, hunks_of(one.file, (one.cut,)), *score, one.flags
         )
 
     def with_pairs(self) -> "Ordered":
         """The same, and then combinations of two of the best."""
-        return Ordered(self._found, list(pairs(self[:_PAIRED], len(self._found))))
+        made = Ordered(self._found)
+        made._order += [(a.number, b.number) for a, b in _both(self[:_PAIRED])]
+        return made
+
+    def helps(self, number: int, fixed: Collection[str]) -> bool:
+        """Learn that a candidate repairs just these of the failing tests; True if it was not known that something does.
+
+        Its combinations with those that repair other ones come a little later: those in between may be on trial already.
+        """
+        rank, tests = self._order[number], frozenset(fixed)
+        alike = [*self._helpful.values()].count(tests)
+        if (
+            not isinstance(rank, int)
+            or self._found[rank].flags
+            or alike >= _ALIKE
+            or len(self._helpful) >= _PAIRED
+        ):
+            return False
+        one = self._single(rank)
+        others = [other for other, known in self._helpful.items() if known != tests]
+        both = [other for other in others if _fit(self._single(other), one)]
+        self._order[number + _LATER : number + _LATER] = [(other, rank) for other in both]
+        self._helpful[rank] = tests
+        return True
 
 
 def candidates(
@@ -301,16 +334,24 @@ def hunks_of(file: File, cuts: Sequence[Cut]) -> tuple[Hunk, ...]:
 
 def pairs(singles: Sequence[Candidate], number: int) -> Iterator[Candidate]:
     """Combinations of two of the best singles in the same file, on different lines; their numbers start at `number`."""
+    return (_joined(a, b, number + index) for index, (a, b) in enumerate(_both(singles)))
+
+
+def _both(singles: Sequence[Candidate]) -> list[tuple[Candidate, Candidate]]:
     best = sorted(singles, key=lambda one: (-one.score, one.number))[:_PAIRED]
-    both = [(a, b) for a, b in combinations(best, 2) if a.path == b.path and not _touch(a.hunks, b.hunks)]
-    both.sort(key=lambda two: (-two[0].score * two[1].score, two[0].number, two[1].number))
-    for index, (a, b) in enumerate(both):
-        flags: tuple[Flag, ...] = ("pair", *dict.fromkeys((*a.flags, *b.flags)))
-        hunks = tuple(sorted((*a.hunks, *b.hunks), key=lambda hunk: hunk.line))
-        prior, score = a.prior * b.prior, a.score * b.score
-        yield Candidate(
-            number + index, f"{a.rule}; {b.rule}", a.path, hunks, round(prior, 6), round(score, 6), flags
-        )
+    both = [(a, b) for a, b in combinations(best, 2) if _fit(a, b)]
+    return sorted(both, key=lambda two: (-two[0].score * two[1].score, two[0].number, two[1].number))
+
+
+def _fit(a: Candidate, b: Candidate) -> bool:
+    return a.path == b.path and not _touch(a.hunks, b.hunks)
+
+
+def _joined(a: Candidate, b: Candidate, number: int) -> Candidate:
+    flags: tuple[Flag, ...] = ("pair", *dict.fromkeys((*a.flags, *b.flags)))
+    hunks = tuple(sorted((*a.hunks, *b.hunks), key=lambda hunk: hunk.line))
+    prior, score = a.prior * b.prior, a.score * b.score
+    return Candidate(number, f"{a.rule}; {b.rule}", a.path, hunks, round(prior, 6), round(score, 6), flags)
 
 
 def _touch(a: tuple[Hunk, ...], b: tuple[Hunk, ...]) -> bool:

@@ -4,7 +4,7 @@ It calls no model. `cloister.harnesses.repair` knows how to localise, which cand
 makes an attempt of it: events that people follow, the policy for every write, the proof, and the resume from the log.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from itertools import islice
 from typing import NamedTuple
@@ -130,7 +130,10 @@ def so_far(journal: Journal, attempt: int) -> SoFar:
 
 
 def enumerated(found: Localised, sources: Mapping[str, str], seed: int) -> Ordered:
-    """All candidates in the order of the search: single changes, then pairs of the best. Pure."""
+    """All candidates in the order of the search: single changes, then pairs of the best. Pure.
+
+    Pairs of changes that repair different failing tests come in between, as they are found (`Ordered.helps`).
+    """
     return candidates(sources, found.suspects, facts_of(found.failing), seed).with_pairs()
 
 
@@ -228,7 +231,8 @@ class _Search:
         """Try, choose and write until the evidence accepts a patch or no candidate is left."""
         known = self._from_log(ordered)
         plausible = {n: trial for n, trial in known.items() if n not in self._known.written}
-        self._at, self._count = self._known.tried, len(known)
+        self._at = max((self._known.tried, *(body.number for body in self._known.found)))
+        self._count = len(known)
         fewest = min((body.left for body in self._known.found if body.left), default=_ANY)
 
         async def explore() -> bool:
@@ -240,7 +244,10 @@ class _Search:
                     counts = trial.plausible and not (trial.partial and len(trial.still_red) >= fewest)
                     fewest = len(trial.still_red) if counts and trial.partial else fewest
                     self._count += counts
-                    await self._tried(trial if counts else replace(trial, plausible=False), self._count)
+                    helps = trial.partial and ordered.helps(trial.candidate.number, _names(trial.made_green))
+                    self._total = len(ordered)
+                    kept = trial if counts or helps else replace(trial, plausible=False)
+                    await self._tried(kept, self._count)
                     if counts:
                         plausible[self._at] = trial
                     if self._may_choose(plausible):
@@ -267,6 +274,7 @@ class _Search:
     def _from_log(self, ordered: Ordered) -> dict[int, Trial]:
         """The plausible trials that the log records. Candidates in another order are searched from the first one."""
         trials: dict[int, Trial] = {}
+        fewest = _ANY
         for body in self._known.found:
             one = ordered[body.number - 1] if body.number <= len(ordered) else None
             known = (body.rule, body.path, body.line, body.diff)
@@ -278,7 +286,12 @@ class _Search:
             ):
                 self._known = self._known._replace(done=None, found=(), near=0)
                 return {}
-            trials[body.number] = Trial(one, "all", body.fixed, ("",) * body.left, plausible=True)
+            if body.left:
+                ordered.helps(one.number, body.fixed)
+            if body.left < fewest:
+                trials[body.number] = Trial(one, "all", body.fixed, ("",) * body.left, plausible=True)
+                fewest = body.left or fewest
+        self._total = len(ordered)
         return trials
 
     def _may_choose(self, plausible: Mapping[int, Trial]) -> bool:
@@ -401,8 +414,12 @@ def _found(attempt: int, trial: Trial, total: int, path: str) -> PatchFound:
         path,
         one.line,
         bounded(one.diff, DIFF_CHARS),
-        tuple(one_line(name, NAME_CHARS) for name in trial.made_green[:NAMES]),
-        tuple(one_line(name, NAME_CHARS) for name in trial.broke[:NAMES]),
+        _names(trial.made_green),
+        _names(trial.broke),
         f"it {' and '.join(doubts)}" if doubts else "",
         len(trial.still_red),
     )
+
+
+def _names(tests: Sequence[str]) -> tuple[str, ...]:
+    return tuple(one_line(name, NAME_CHARS) for name in tests[:NAMES])

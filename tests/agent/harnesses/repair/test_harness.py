@@ -266,6 +266,26 @@ async def test_patch_for_one_of_two_independent_faults_is_offered_to_the_evidenc
     assert "leaves 1 of the failing tests" in found.concern
 
 
+async def test_two_faults_are_repaired_by_a_pair_of_patches_that_repair_a_test_each(tmp_path: Path) -> None:
+    wrong = BANDS.replace("sum(weights)", "max(weights)")
+    tests = TESTS.replace("total([1, 2]), 3", "[total([1, 2]), total([4, 5, 7])], [3, 16]")
+    bench = await opened(tmp_path, {"bands.py": wrong, "test_bands.py": tests})
+    whole = await repaired(bench)
+    assert whole.outcome == "proven", whole.reason
+    found = await patch(bench, whole)
+    assert "+        if grams <= limit:" in found and "+    return sum(weights)" in found
+    (chosen,) = bench.journal.index.of(PatchChosen)
+    assert "; " in chosen.rule and "it combines two changes" in whole.reason
+    # A search that is cut off knows the patches that help, and so the pairs of them.
+    bodies = bench.journal.bodies
+    places = [at for at, body in enumerate(bodies) if isinstance(body, PatchFound)]
+    for cut in (places[1], places[-1]):
+        again = await _resumed(
+            bench, [body for body in bodies[: cut + 1] if not isinstance(body, PatchChosen)]
+        )
+        assert (await repaired(again)).reason == whole.reason
+
+
 async def test_message_that_a_search_cannot_follow_does_not_keep_it_from_ending(tmp_path: Path) -> None:
     bench = await opened(tmp_path)
     await repaired(bench)
