@@ -460,6 +460,12 @@ async def test_a_target_stage_is_built_and_an_unknown_one_refused(shop: Workshop
         await shop.prepare("other", quiet)
 
 
+async def test_an_image_without_a_shell_is_refused_by_name(shop: Workshop, context: Path) -> None:
+    with pytest.raises(UserError, match=r"has no shell \(`sh`\).* `FROM scratch` alone has none"):
+        await build(shop, context, "FROM scratch\nCOPY token /token\n")
+    assert building(shop) == []
+
+
 async def test_a_failing_step_is_named_with_what_it_printed(shop: Workshop, context: Path) -> None:
     assert "status 3): it broke" in await refusal(shop, context, f"{HEAD}RUN echo it broke; exit 3\n")
     assert "nothing" in await refusal(shop, context, "FROM scratch\nCOPY nothing /\n")

@@ -197,6 +197,12 @@ async def settled(work: Build, about: About, user: str | None, *, must: bool) ->
         raise UserError(
             "bad_image", f"The image cannot become a template: {one_line(str(error))}."
         ) from error
+    if not await anyio.to_thread.run_sync(root.has, work.rootfs, "sh", about.env.get("PATH", "")):
+        raise UserError(
+            "bad_image",
+            "The image has no shell (`sh`), in which checks, set-up and the agent's commands run: start from an image "
+            "that has one. `FROM scratch` alone has none.",
+        )
     for name, there in (("git", found.git), ("bash", found.bash)):
         if not there:
             work.tell(None, f"the image has no {name}: {_LACKS[name]}")
