@@ -2,6 +2,8 @@
 
 import errno
 import os
+import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -41,7 +43,7 @@ from cloister.app.workbench.commands import Commands, open_commands
 from cloister.app.workbench.sandboxes import Sandboxes, open_sandboxes
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, HostError, UserError
-from cloister.core.events import Event, PromptReceived
+from cloister.core.events import ConnectionDecided, Event, PromptReceived
 from cloister.core.ids import OwnerId, RunId, SandboxId, new_owner_id
 from cloister.core.requests import NewRun
 from cloister.core.system.locks import take
@@ -50,6 +52,7 @@ from cloister.egress.factory import Doorway, Outfit, Through
 from cloister.egress.model_endpoint import serve as endpoint
 from cloister.egress.packages import SetFinder
 from cloister.egress.rules import DoorEvent, Record
+from cloister.environment.installers import Refusal, Refused
 from cloister.forge import Forges
 from cloister.forge.cache import ObjectCache
 from cloister.forge.change import Author
@@ -140,15 +143,27 @@ async def whole_log(backbone: Backbone, run: RunId) -> tuple[Event, ...]:
     return events
 
 
-def _doorway(settings: Settings, log: AuditLog, models: ModelsByHand) -> tuple[Doorway, Outfit]:
-    """The factory of proxies, and the setup of sandboxes made by hand: the same rules, recorded in the audit."""
+def _doorway(
+    settings: Settings, log: AuditLog, models: ModelsByHand, refused: deque[Refused]
+) -> tuple[Doorway, Outfit]:
+    """The factory of proxies, and the setup of sandboxes made by hand: the same rules, recorded in the audit.
+
+    What is denied to those is also in `refused`.
+    """
     credentials = read_credentials(settings.file.credential, str(settings.config_path))
     doorway = Doorway(
         settings.file.door, credentials, Vault(settings.variables), SetFinder(settings.data_dir).find
     )
 
+    audited = _audited(settings, log)
+
+    async def record(sandbox: SandboxId, body: DoorEvent) -> None:
+        if isinstance(body, ConnectionDecided) and body.effect == "deny":
+            refused.append(Refused(time.monotonic(), sandbox, Refusal(body.host, body.port, body.rule)))
+        await audited(sandbox, body)
+
     inside = endpoint.hosts(models.asked)
-    return doorway, doorway.outfit(host_policy(settings), _audited(settings, log), inside=inside)
+    return doorway, doorway.outfit(host_policy(settings), record, inside=inside)
 
 
 def _audited(settings: Settings, log: AuditLog) -> Record:
@@ -161,7 +176,9 @@ def _audited(settings: Settings, log: AuditLog) -> Record:
     return record
 
 
-def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doorway) -> Workshop:
+def _workshop(
+    settings: Settings, templates: Templates, host: Host, doorway: Doorway, refused: deque[Refused]
+) -> Workshop:
     names = frozenset(one.name for one in doorway.credentials)
     at = repositories(settings.data_dir)
     cache = ObjectCache(settings.data_dir / "objects", int(settings.file.object_cache_gib * 2**30))
@@ -170,7 +187,9 @@ def _workshop(settings: Settings, templates: Templates, host: Host, doorway: Doo
         from cloister.app.forges import forge_places  # loads an HTTP client
 
         forges = Forges(places=forge_places(settings, doorway.vault), cache=cache)
-    return Workshop(templates, host, forges, None, settings.file.quota, at, credentials=names)
+    return Workshop(
+        templates, host, forges, None, settings.file.quota, at, credentials=names, refused=refused
+    )
 
 
 def old_files(settings: Settings, storage: Storage, host: Providers, who: str) -> "Removal":
@@ -535,8 +554,9 @@ async def open_app(settings: Settings, *, role: Role) -> AsyncGenerator[App]:
         await templates.sweep()
         access = await stack.enter_async_context(_reached(settings))
         models = ModelsByHand(access, settings.file.budgets, host_policy(settings), backbone.note)
-        (doorway, outfit), quota = _doorway(settings, backbone, models), settings.file.quota
-        warming = Warming(_workshop(settings, templates, Through(host, outfit), doorway))
+        refused, quota = deque[Refused](maxlen=100), settings.file.quota
+        doorway, outfit = _doorway(settings, backbone, models, refused)
+        warming = Warming(_workshop(settings, templates, Through(host, outfit), doorway, refused))
         pooled = settings.file.pool if role == "server" else ()
         for wish in pooled:
             host.check_tier(wish.tier)

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from cloister.core.ids import SandboxId
 from cloister.core.text import one_line
 from cloister.environment.listing import wanted
 
@@ -83,6 +84,14 @@ class Refusal(NamedTuple):
     rule: str
 
 
+class Refused(NamedTuple):
+    """A denied connection, its sandbox, and the time on the monotonic clock."""
+
+    at: float
+    sandbox: SandboxId
+    what: Refusal
+
+
 def installs(line: str) -> tuple[Install, ...]:
     """The packages that a command line installs by name; an installation from a manifest is not listed."""
     found: list[Install] = []
@@ -127,10 +136,12 @@ def _commands(line: str) -> Iterator[list[str]]:
             yield [words[0].rpartition("/")[2], *words[1:]]
 
 
-def explain(line: str, refused: Iterable[Refusal], opened: Collection[str] = ()) -> str:
+def explain(
+    line: str, refused: Iterable[Refusal], opened: Collection[str] = (), place: str = "with --rule"
+) -> str:
     """Which connections the proxy denied while `line` ran, and the rule that would allow them; empty if none.
 
-    `opened` are the sets that were allowed: another one does not help there.
+    `opened` are the sets that were allowed: another one does not help there. `place` is where the rule belongs.
     """
     hosts = list(dict.fromkeys(refused))
     if not hosts:
@@ -143,7 +154,7 @@ def explain(line: str, refused: Iterable[Refusal], opened: Collection[str] = ())
     what = f"@{SETS[who[0]]}" if who and SETS[who[0]] not in opened else where
     return (
         f"{name} could not reach {where}{more}: the proxy denies it ({one_line(first.rule, 160)}). "
-        f"Allow it with --rule 'allow connect:{what}'."
+        f"Allow it {place} 'allow connect:{what}'."
     )
 
 

@@ -11,6 +11,7 @@ import posixpath
 import re
 import shutil
 import time
+from collections import deque
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from cloister.core.ids import SandboxId
 from cloister.core.repository import FILES, read_settings
 from cloister.core.requests import NewRun, Quota
 from cloister.core.text import decode, one_line
+from cloister.environment.installers import Refused, explain
 from cloister.forge import Forges, read, workspace
 from cloister.forge.api import Base
 from cloister.forge.plain_git import find_checkout, is_url
@@ -77,6 +79,8 @@ class Workshop:
     bounds: BuildLimits | None = None
     credentials: frozenset[str] = frozenset()
     """Names that recipes may refer to."""
+    refused: deque[Refused] = field(default_factory=deque[Refused])
+    """The newest connections that the proxy denied to sandboxes of no run."""
 
     async def prepare(self, name: str, report: Report, *, again: bool = False, strict: bool = False) -> Built:
         """Build `name` if it is missing, or `again`. Raises as `Templates.prepare` and the forge.
@@ -182,7 +186,7 @@ class Workshop:
                 await workspace.put(sandbox, self.bare(name), base.commit)
                 for number, line in enumerate(setup):
                     work.tell(0.2 + 0.4 * number / len(setup), one_line(line, 80))
-                    await run_step(work, sandbox, shell(line, seconds=_STEP_SECONDS), line)
+                    await self._step(work, sandbox, shell(line, seconds=_STEP_SECONDS), line)
                 checks = await find_checks(sandbox)
 
                 def show(check: str, stream: Stream, data: bytes) -> None:
@@ -236,10 +240,10 @@ class Workshop:
                     )
                 for feature in wanted.features:
                     work.tell(0.3, f"feature {feature.directory}")
-                    await run_step(work, sandbox, _install(feature, below.about.home), feature.directory)
+                    await self._step(work, sandbox, _install(feature, below.about.home), feature.directory)
                 for step in wanted.steps:
                     work.tell(0.5, step.name)
-                    await run_step(work, sandbox, _step_command(step, bash=below.about.bash), step.name)
+                    await self._step(work, sandbox, _step_command(step, bash=below.about.bash), step.name)
                 if below.about.git:
                     await workspace.disown(sandbox)
                 work.tell(0.9, "keeping the files")
@@ -249,6 +253,17 @@ class Workshop:
             )
 
         await self.templates.build(name, make, report, again=again)
+
+    async def _step(self, work: Build, sandbox: Sandbox, command: Command, name: str) -> None:
+        """As `run_step`; the error names what the proxy denied meanwhile."""
+        began = time.monotonic()
+        try:
+            await run_step(work, sandbox, command, name)
+        except UserError as error:
+            mine = [one.what for one in self.refused if one.sandbox == sandbox.info.id and one.at >= began]
+            if told := explain(command.argv[-1], mine, place="in a policy file of this machine with"):
+                raise UserError(error.code, f"{error.message}. {told}") from None
+            raise
 
     async def _snapshot(self, name: str, recipe: Snapshot, report: Report, *, again: bool) -> None:
         async def make(work: Build) -> About:

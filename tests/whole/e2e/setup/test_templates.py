@@ -1,6 +1,7 @@
 """Templates as a person uses them: described, built and used from the command line."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,17 @@ def test_a_run_in_a_warmed_repository_starts_from_it_and_knows_the_baseline(cloi
     cloister("run", PROMPT, "--repo", str(ledger), "--model", cloister.fix)
     (baseline,) = [e["body"] for e in cloister.events() if e["body"]["type"] == "BaselineTaken"]
     assert not baseline["known"], "another commit is checked again"
+
+
+def test_a_connection_that_is_refused_while_a_template_is_made_is_named_with_its_rule(cloister: Any) -> None:
+    ledger = cloister.ledger()
+    (ledger / ".cloister.toml").write_text('setup = ["pip install --retries 0 -q --target /tmp/x attrs"]\n')
+    cloister.git(ledger, "add", "-A")
+    cloister.git(ledger, "commit", "-q", "-m", "set-up that needs a registry")
+    failed = cloister("template", "build", "warm", "--repository", "ledger", code=None)
+    assert failed.returncode not in (0, 1), failed.stdout
+    assert re.search(r"pip could not reach [\w.-]+:\d+(?: and \d+ more)?: the proxy denies it", failed.stderr)
+    assert "Allow it in a policy file of this machine with 'allow connect:@pypi'." in failed.stderr
 
 
 def test_a_server_warms_what_has_a_recipe(cloister: Any) -> None:
