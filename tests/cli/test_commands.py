@@ -65,6 +65,32 @@ def test_usage_errors_end_with_two_and_no_traceback(cloister: Cloister, argv: li
     assert "Traceback" not in done.stderr
 
 
+def test_env_show_explains_each_line_of_the_plan(cloister: Cloister, tmp_path: Path) -> None:
+    files = {
+        "package.json": '{"engines": {"node": ">=20"}, "scripts": {"test": "x"}, "dependencies": {"pg": "8"}}',
+        "package-lock.json": "{}",
+        "compose.yaml": "services: {db: {image: 'postgres:15'}, cache: {image: memcached}, queue: {image: nats}}",
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "-A"], cwd=tmp_path, check=True)
+    done = cloister("env", "show")
+    assert (done.returncode, done.stderr) == (0, "")
+    for line in (
+        "Toolchains:\n  node 22, from the Python registry, because >=20 in engines of package.json\n",
+        "Package managers:\n  npm, from the Python registry, because package-lock.json\n",
+        "Open during set-up only:\n  @pypi because Node 22: >=20 in engines of package.json\n  @npm because package.json\n",
+        "Set-up:\n  3 steps install the tools above (--json lists them)\n  npm ci --no-audit --no-fund # package-lock.json\n",
+        "Services:\n  postgresql 15 because postgres in compose.yaml\nChecks:\n  npm test # the repository's npm suite\n",
+        "Made from:\n  compose.yaml\n  package-lock.json\n",
+        "  nats in compose.yaml is not started: if checks need it, add services = [",
+        '  memcached in compose.yaml is not started: no manifest names a client; services = ["memcached"] starts it\n',
+    ):
+        assert line in done.stdout, done.stdout
+    assert json.loads(cloister("env", "show", "--json").stdout)["services"][0]["name"] == "postgresql"
+
+
 def test_an_empty_data_directory_has_no_runs_and_stays_empty(cloister: Cloister, data_dir: Path) -> None:
     done = cloister("ps")
     assert (done.returncode, done.stderr) == (0, "")
