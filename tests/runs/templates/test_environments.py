@@ -11,16 +11,22 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
+from cloister.core.computer import shell
 from cloister.core.errors import HostError
+from cloister.core.ids import SandboxId
 from cloister.core.requests import Quota
+from cloister.egress.factory import Doorway
+from cloister.egress.rules import DoorEvent
 from cloister.environment.api import AptPackage, Plan, Service, Step, Variable
 from cloister.environment.hints import SERVICES
 from cloister.environment.listing import wanted
 from cloister.forge import Forges
 from cloister.forge.read import Blob, working_files
+from cloister.policy.layers import BUILT_IN
 from cloister.runs.environments import services as setup_services
-from cloister.runs.environments.layers import Layers, Site, layers, planned, prune
+from cloister.runs.environments.layers import Environments, Layers, Outlet, Site, layers, planned, prune
 from cloister.runs.templates import Workshop
+from cloister.sandbox.api import SandboxSpec
 from cloister.sandbox.container.host import ContainerHost
 from cloister.sandbox.templates.building import MARKER, About, Build, Built
 from cloister.sandbox.templates.catalog import Templates
@@ -217,6 +223,30 @@ async def test_unused_environments_are_removed_and_those_in_use_stay(own_host: C
     assert not homes[names[1]].exists(), "unused for twenty days"
     assert not homes[names[2]].exists() and homes[names[3]].exists(), "the newest 24 stay"
     assert "default" in templates.names()
+
+
+@pytest.mark.anyio
+async def test_checks_that_take_too_long_in_set_up_leave_the_environment_without_their_result(
+    own_host: ContainerHost, tmp_path: Path
+) -> None:
+    async def record(_: SandboxId, body: DoorEvent) -> None:
+        raise AssertionError(body)
+
+    repo = SampleRepo(tmp_path / "repo")
+    site = Site(str(repo.path), repo.path / ".git", repo.commit())
+    shop = Workshop(own_host.templates, own_host, Forges(), None, Quota(), tmp_path)
+    outlet = Outlet(own_host, Doorway().outfit, (BUILT_IN,), record, Quota())
+    below = await shop.prepare("default", quiet)
+    plan = Plan(steps=(Step("touch /opt/cloister/installed", "it"),))
+    environments = Environments(shop, outlet, checks=("sleep 600",), warm_seconds=1.0)
+    made = await environments.prepare(site, below, plan, {}, quiet)
+    about = made.template.about
+    assert (made.problem, made.built, about.checks, about.baseline) == ("", True, (), ())
+    assert about.notes == (
+        "the checks took too long in set-up and were stopped: the environment has no baseline",
+    )
+    async with own_host.open(SandboxSpec(made.template.name)) as sandbox:
+        assert (await sandbox.run(shell("test -e /opt/cloister/installed && ! pgrep sleep"))).ok
 
 
 @pytest.mark.anyio

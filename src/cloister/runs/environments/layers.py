@@ -60,7 +60,10 @@ TOOLS_PREFIX, PREFIX = "tools-", "env-"
 SETUP_SECONDS = 2_400.0
 """Limit of one layer's build."""
 _STEP_SECONDS = 1_800.0
-_WARM_SECONDS = 900.0
+WARM_SECONDS, RUN_WARM_SECONDS = 900.0, 180.0
+"""Limits of the checks that fill caches; the second where a run waits for them before its first request."""
+_KEEP_SECONDS = 300.0
+"""Of a layer's time, for keeping its files."""
 _TRIAL_SECONDS = 60.0
 _ROUNDS = 3
 _TTL_SECONDS = 7_200.0
@@ -303,6 +306,7 @@ class Environments:
     """Settings that are not committed yet."""
     again: bool = False
     """Build every layer, also one that is there."""
+    warm_seconds: float = WARM_SECONDS
 
     async def prepare(
         self, site: Site, below: Built, plan: Plan, files: Mapping[str, read.Blob], report: Report
@@ -336,7 +340,7 @@ class Environments:
         new = self.again or found is None or not await self._is_whole(found, report)
         if found is None or new:
             logger.info("Setting up %s for %s", name, one_line(site.repo, 200))
-            warm = not self.proof
+            warm = 0.0 if self.proof else self.warm_seconds
             maker = _Maker(self.outlet, recipe, below, plan, site, self.checks, warm, self.settings)
             found = await templates.build(name, maker.make, report, again=new)
             await self.workshop.host.prepare(name, report)
@@ -366,7 +370,8 @@ class _Maker:
     plan: Plan
     site: Site
     checks: tuple[str, ...]
-    warm: bool = True
+    warm_seconds: float = WARM_SECONDS
+    """0: the checks are not run."""
     settings: str = ""
 
     async def make(self, work: Build) -> About:
@@ -422,12 +427,14 @@ class _Maker:
             await self._run(work, sandbox, _root(setup_services.start((one,))), f"starting {one.name}", 0.6)
         inside.shut()
         async with placed(sandbox, self.settings):
-            checks, baseline = await self._warm(work, sandbox) if self.warm else ((), ())
+            checks, baseline = await self._warm(work, sandbox) if self.warm_seconds else ((), ())
         if services:
             await self._run(work, sandbox, _root(setup_services.stop(services)), "stopping services", 0.88)
         await workspace.disown(sandbox)
-        about = self.below.about
-        return msgspec.structs.replace(about, commit=commit, checks=checks, baseline=baseline, start=start)
+        late = "the checks took too long in set-up and were stopped: the environment has no baseline"
+        notes = () if baseline or not checks else (late,)
+        about = msgspec.structs.replace(self.below.about, commit=commit, start=start, notes=notes)
+        return msgspec.structs.replace(about, checks=checks if baseline else (), baseline=baseline)
 
     async def _find_registries(self, work: Build, inside: Inside) -> None:
         """Open the registries that no client of this machine knows, as the clients in the sandbox know them.
@@ -484,7 +491,10 @@ class _Maker:
             raise UserError("setup_failed", f"`{shown}` failed {why} ({log}){told and '. ' + told}")
 
     async def _warm(self, work: Build, sandbox: Sandbox) -> tuple[tuple[str, ...], tuple[Diagnosis, ...]]:
-        """Run the checks once: they fill caches, and their result is the baseline of this commit."""
+        """Run the checks once: they fill caches, and their result is the baseline of this commit.
+
+        Without a result they took too long; then the environment is kept as it is.
+        """
         checks = self.checks or await find_checks(sandbox)
         if not checks:
             return (), ()
@@ -495,11 +505,12 @@ class _Maker:
             work.report(0.7, f"running the checks: {one_line(text.rpartition(chr(10))[2], 80)}")
 
         work.tell(0.65, f"running {len(checks)} checks once")
-        with anyio.move_on_after(_WARM_SECONDS):
+        left = anyio.current_effective_deadline() - anyio.current_time() - _KEEP_SECONDS
+        with anyio.move_on_after(max(0.0, min(self.warm_seconds, left))):
             cpus = self.outlet.quota.cpus
             return checks, await run_on_base(sandbox, checks, "warm", show, cpus=cpus)
-        work.note(f"== the checks took more than {_WARM_SECONDS:g} s and were stopped")
-        return (), ()
+        work.tell(0.85, "the checks take too long here: the environment is kept without their result")
+        return checks, ()
 
 
 @asynccontextmanager
@@ -555,11 +566,12 @@ class SetUp:
         outfit: Callable[[Policy, Record], Outfit] = services.doorway.outfit
         policy = services.run_policy(request)
         outlet = Outlet(services.host, outfit, policy, self._record, services.quota)
-        environments = Environments(workshop, outlet, request.checks, proof)
+        environments = Environments(workshop, outlet, request.checks, proof, warm_seconds=RUN_WARM_SECONDS)
         made = await environments.prepare(site, below, plan, files, report)
         why = one_line(made.problem, 2_000)
         name = made.template.name
-        about = (told(plan), why, proof, made.template.about.built_at)
+        kept = made.template.about
+        about = ((*kept.notes, *told(plan)), why, proof, kept.built_at)
         await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, *about))
         return made.template
 

@@ -347,6 +347,8 @@ class About(msgspec.Struct, frozen=True):
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] = ()
     """The result of `checks` on `commit` in it."""
+    notes: tuple[str, ...] = ()
+    """Sentences about its set-up for each run that starts from it."""
     start: str = ""
     """A script that root runs in each sandbox that is opened from it or forked without its processes."""
 
