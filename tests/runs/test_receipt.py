@@ -158,6 +158,19 @@ def test_connections_are_counted_by_host_and_those_denied_are_named() -> None:
     assert "Denied: `evil.example:80` 1× by rule `default`" in page(receipt(events))
 
 
+def test_a_reused_environment_says_what_its_set_up_reached_and_one_that_the_run_built_does_not() -> None:
+    def prepared(name: str, built: bool) -> e.EnvironmentPrepared:
+        return e.EnvironmentPrepared(
+            name, built, 1.0, built_at=60.0, reached=("a.example:443", "b`.example:80")
+        )
+
+    again = (prepared("env-own", True), e.RunResumed(4), prepared("env-own", False))
+    made = receipt(run_of("p", prepared("env-old", False), *again))
+    assert [(one.template, one.built) for one in made.environments] == [("env-old", False), ("env-own", True)]
+    text = "Set-up of `env-old`, built on 1970-01-01 00:01:00 UTC before this run, reached `a.example:443`, ``b`.example:80``"
+    assert text in page(made) and "env-own" not in page(made)
+
+
 def test_work_of_a_turn_that_was_lost_is_counted_too() -> None:
     reply = e.ModelReplied(1, 1, "m", "", (ToolCall("t", "bash", {"command": "curl x"}),), Usage(7, 1), 0.1)
     events = run_of("p", e.AttemptStarted(1, "m"), reply, e.ToolReturned(1, "t", "bash", False, "", 1.0, 6))

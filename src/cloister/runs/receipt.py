@@ -104,6 +104,18 @@ class Proof(msgspec.Struct, frozen=True):
     """The commit that was green in a fresh sandbox; None without a proof."""
 
 
+class UsedEnvironment(msgspec.Struct, frozen=True):
+    """An environment that the run, or one of its proofs, started from."""
+
+    template: str
+    built: bool
+    """Whether this run built it: then its connections are among the run's."""
+    built_at: float
+    """Unix seconds; 0 if unknown."""
+    reached: tuple[str, ...]
+    """What its set-up reached, as `HOST:PORT`."""
+
+
 class Receipt(msgspec.Struct, frozen=True):
     """Everything that one run touched."""
 
@@ -160,6 +172,8 @@ class Receipt(msgspec.Struct, frozen=True):
     """The signed head of the audit at the run's end, or when the change was made."""
     repositories: tuple[RepositoryView, ...] = ()
     """Of a run on several repositories: each one, with its part of the result."""
+    environments: tuple[UsedEnvironment, ...] = ()
+    """What was set up, or reused."""
 
 
 class Pending(NamedTuple):
@@ -224,7 +238,17 @@ def receipt(
         requests_count=len(requests),
         seal=seal,
         repositories=view.repositories,
+        environments=_environments(index)[:HOSTS],
     )
+
+
+def _environments(index: Index) -> tuple[UsedEnvironment, ...]:
+    """One of each template; a run that was resumed finds its own again."""
+    found: dict[str, UsedEnvironment] = {}
+    for one in index.of(e.EnvironmentPrepared):
+        built = one.built or (one.template in found and found[one.template].built)
+        found[one.template] = UsedEnvironment(one.template, built, one.built_at, one.reached)
+    return tuple(found.values())
 
 
 def _cost(index: Index) -> float | None:
@@ -512,6 +536,11 @@ def _connections(receipt: Receipt) -> Iterator[str]:
         yield "None."
     yield from (f"- {_receipt_page_reached(reached)}" for reached in receipt.connections[:SHOWN])
     yield from _more(receipt.connections_count, "kind of connection")
+    for one in receipt.environments[:SHOWN]:
+        if not one.built and one.reached:
+            hosts = ", ".join(code(host, 120) for host in one.reached[:SHOWN])
+            yield f"- Set-up of {code(one.template, 80)}, built on {_when(one.built_at)} before this run, reached {hosts}"
+            yield from _more(len(one.reached), "host")
     if receipt.requests:
         yield ""
         yield "Requests that the door read:"

@@ -116,6 +116,8 @@ class EnvironmentPrepared(EventBody, frozen=True):
     """The commit whose proof it is for; empty: the base."""
     built_at: float = 0.0
     """When the template was built, in Unix seconds; 0 in logs of older versions."""
+    reached: tuple[str, ...] = ()
+    """What its set-up reached when it was built, as `HOST:PORT`, also if that was for an earlier run."""
 
 
 class SandboxOpened(EventBody, frozen=True):

@@ -72,6 +72,7 @@ _KEPT = 24
 """Environments that are kept: the newest, if they were used within `_KEPT_SECONDS`."""
 
 _TOLD = 40
+_HOSTS = 50
 
 _BASH = ("/bin/bash", "-c")
 _APT = """set -e
@@ -379,6 +380,8 @@ class _Maker:
         sets = frozenset(one.set.removeprefix("@") for one in self.plan.registries)
         if self.recipe.packages:
             sets |= {"debian"}
+        allowed = self.outlet.allowed
+        before = len(allowed)
         try:
             with anyio.fail_after(SETUP_SECONDS):
                 async with work.watching_disk(), self.outlet.opened(self.below.name, env, sets) as inside:
@@ -387,8 +390,13 @@ class _Maker:
                     await keep(inside.sandbox, work.rootfs, shared=True)
         except TimeoutError:
             raise HostError("template_failed", f"Set-up took more than {SETUP_SECONDS:g} s.") from None
+        here = (f"{one_line(one.host, 100)}:{one.port}" for one in allowed[before:])
         return msgspec.structs.replace(
-            about, kind="environment", env={**self.below.about.env, **env}, base=self.below.version
+            about,
+            kind="environment",
+            env={**self.below.about.env, **env},
+            base=self.below.version,
+            reached=tuple(dict.fromkeys((*self.below.about.reached, *here)))[:_HOSTS],
         )
 
     def _env(self) -> dict[str, str]:
@@ -571,7 +579,7 @@ class SetUp:
         why = one_line(made.problem, 2_000)
         name = made.template.name
         kept = made.template.about
-        about = ((*kept.notes, *told(plan)), why, proof, kept.built_at)
+        about = ((*kept.notes, *told(plan)), why, proof, kept.built_at, kept.reached)
         await self.journal.append(EnvironmentPrepared(name, made.built, made.seconds, *about))
         return made.template
 

@@ -347,6 +347,8 @@ class About(msgspec.Struct, frozen=True):
     checks: tuple[str, ...] = ()
     baseline: tuple[Diagnosis, ...] = ()
     """The result of `checks` on `commit` in it."""
+    reached: tuple[str, ...] = ()
+    """What its set-up reached through the proxy, as `HOST:PORT`; that of the layers below, too."""
     notes: tuple[str, ...] = ()
     """Sentences about its set-up for each run that starts from it."""
     start: str = ""

@@ -1,6 +1,7 @@
 """Ordinary repositories go green with nothing but `--repo`: their dependencies are installed once, and reused."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,53 @@ def test_init_writes_settings_that_were_tried(cloister: Any, tmp_path: Path) -> 
     assert "Wrote " in failed.stdout and "cloister-has-no-such-package" in failed.stderr
     (broken / ".cloister" / "config.toml").unlink()
     assert "Set-up failed" not in cloister("init", "--repo", str(broken), "--no-prove").stderr
+
+
+def test_env_check_runs_the_checks_and_a_run_that_reuses_its_environment_names_what_set_up_reached(
+    cloister: Any,
+) -> None:
+    registry("pypi")
+    repo = cloister.ledger("checked")
+    (repo / "requirements.txt").write_text("inflection\n")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a dependency")
+    shown = cloister("env", "show", "--repo", str(repo)).stdout
+    assert (
+        "Open during set-up only:\n  @pypi because " in shown
+        and "  uv pip install -q -r requirements.txt" in shown
+    )
+    checked = cloister("env", "check", "--repo", str(repo)).stdout
+    assert " is built, in " in checked and "python3 -m pytest -q: " in checked, checked
+    again = cloister("env", "check", "--repo", str(repo)).stdout
+    assert " is ready, built " in again and "python3 -m pytest -q: " in again, again
+    cloister("run", PROMPT, "--repo", str(repo), "--model", cloister.fix, seconds=900)
+    (environment,) = bodies(cloister, "EnvironmentPrepared")
+    assert not environment["built"] and not bodies(cloister, "ConnectionDecided")
+    receipt = cloister.json("receipt", "last")
+    (used,) = receipt["environments"]
+    assert used["template"] == environment["template"] and used["reached"]
+    assert all(re.fullmatch(r"[\w.-]+:\d+", host) for host in used["reached"])
+    assert f"Set-up of `{used['template']}`, built on " in cloister("receipt", "last").stdout
+
+
+def test_env_check_fails_where_a_check_cannot_run_and_where_there_is_none(
+    cloister: Any, tmp_path: Path
+) -> None:
+    repo = cloister.ledger("lacking")
+    (repo / ".cloister").mkdir(exist_ok=True)
+    (repo / ".cloister" / "config.toml").write_text('checks = ["no-such-program --all"]\n')
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "a check without its program")
+    lacking = cloister("env", "check", "--repo", str(repo), code=1).stdout
+    assert "no-such-program --all" in lacking and "not run" in lacking.lower(), lacking
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    cloister.git(bare, "init", "-q", "-b", "main")
+    cloister.git(bare, "commit", "-q", "--allow-empty", "-m", "nothing")
+    assert (
+        "no checks: name them in .cloister/config.toml"
+        in cloister("env", "check", "--repo", str(bare), code=1).stdout
+    )
 
 
 SERVICE = """\
