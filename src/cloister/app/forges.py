@@ -168,5 +168,5 @@ async def check_forge(forges: Forges, repo: str) -> ForgeCheck:
     assert hosted is not None  # noqa: S101 - `address_at_forge` found it
     async with client() as http:
         found = await hosted.access(http, address)
-    may = found.may_push and not found.lacks
-    return ForgeCheck(without_userinfo(address), hosted.kind, found.default_branch, may, found.lacks)
+    where = without_userinfo(address)
+    return ForgeCheck(where, hosted.kind, found.default_branch, found.may_push, found.lacks)

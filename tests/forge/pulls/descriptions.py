@@ -43,6 +43,7 @@ _GAPS: dict[str, tuple[str, ...]] = {
         # Newer than the copies of the description that can be had.
         r" has no draft$",
         r"/permissions-config/users/\S+: there is no such operation$",
+        r"/permissions/repositories/\S+: the status 403 ",
     ),
 }
 """Kind → what its description is known to lack, although the forge documents it elsewhere."""

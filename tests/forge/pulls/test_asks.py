@@ -195,6 +195,8 @@ def test_a_comment_of_a_megabyte_is_cut() -> None:
         ("Hello @Bot, look", True),
         ("(@bot)", True),
         ("@bot.", True),
+        ("@{bot} please", True),
+        ("@{bot", False),
         ("@bottom", False),
         ("@bot-two", False),
         ("me@bot", False),

@@ -206,3 +206,61 @@ async def test_the_repositories_of_an_owner_are_found_by_a_pattern(forge: Forge)
     for query in ("*", f"{host}/*", f"{host}/*/shop", "example.org/team/*"):
         with pytest.raises(UserError):
             await find_repositories(forges, query)
+
+
+@pytest.mark.parametrize("forge", ["bitbucket"], indirect=True)
+async def test_a_forge_that_does_not_tell_this_token_who_may_push_is_not_taken_for_a_no(
+    forge: Forge, pulls: Repository
+) -> None:
+    await pulls.open(WISH)
+    forge.comments.append((1, "ann", "rename it", "", 0))
+    assert (await pulls.read(1)).deaf == ""
+    forge.discreet = True
+    access = await pulls.access()
+    assert (access.may_push, ["no comment or mention is heard" in one for one in access.lacks]) == (
+        True,
+        [True],
+    )
+    assert "repository:admin" in (await pulls.read(1)).deaf
+    with pytest.raises(OutsideError, match="repository:admin") as caught:
+        await pulls.may_write("{ann}")
+    assert caught.value.code == "forge_silent"
+
+
+@pytest.mark.parametrize(
+    ("forge", "few", "enough"),
+    [("github", "read:user", "repo, workflow"), ("gitlab", "read_api read_repository", "api")],
+    indirect=["forge"],
+)
+async def test_a_token_without_the_scope_lacks_it_whatever_its_owner_may_do(
+    forge: Forge, pulls: Repository, few: str, enough: str
+) -> None:
+    for scopes, may in ((None, True), (enough, True), (few, False)):
+        forge.scopes = scopes
+        access = await pulls.access()
+        assert (access.may_push, [one.startswith("the scope") for one in access.lacks]) == (
+            may,
+            [] if may else [True],
+        )
+
+
+@pytest.mark.parametrize("forge", ["github"], indirect=True)
+async def test_jobs_beyond_the_first_page_are_read(forge: Forge, pulls: Repository) -> None:
+    await pulls.open(WISH)
+    forge.jobs = [(f"job {number}", "passed") for number in range(250)] + [
+        ("last", "failed"),
+        ("c", "cancelled"),
+    ]
+    jobs = (await pulls.read(1)).jobs
+    assert (len(jobs), jobs[250].state, jobs[251].state) == (252, "failed", "cancelled")
+
+
+@pytest.mark.parametrize("forge", ["github"], indirect=True)
+async def test_what_has_not_changed_is_not_sent_again(forge: Forge, pulls: Repository) -> None:
+    await pulls.open(WISH)
+    first = await pulls.read(1)
+    asked, before = len(forge.requests), forge.unchanged
+    assert await pulls.read(1) == first
+    assert forge.unchanged - before == len(forge.requests) - asked > 0
+    forge.comments.append((1, "ann", "rename it", "", 0))
+    assert [one.text for one in (await pulls.read(1)).remarks] == ["rename it"]

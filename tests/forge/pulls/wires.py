@@ -4,6 +4,7 @@ Each wire answers in the form of its forge and rejects fields that this forge do
 """
 
 import base64
+import hashlib
 import json
 import re
 import subprocess
@@ -16,7 +17,7 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
@@ -133,6 +134,12 @@ class Forge:
     workflow: str = ""
     """The name of a workflow of Gitea's Actions, whose jobs have logs; empty: another CI reports them."""
     writers: tuple[str, ...] = ("ann",)
+    discreet: bool = False
+    """It does not tell this token who may push."""
+    scopes: str | None = None
+    """Those of the token, where the forge tells them; None: it has all rights, or tells none."""
+    unchanged: int = 0
+    """Requests that were answered with 304."""
     may_push: bool = True
     revoked: bool = False
     """Git no longer takes the token."""
@@ -237,7 +244,8 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
         return 404, {"message": "Not Found"}
     match asked.method, asked.path.removeprefix("/repos/team/shop").strip("/").split("/"):
         case "GET", [""]:
-            return 200, {"default_branch": "main", "permissions": {"push": forge.may_push}}
+            told = {} if forge.scopes is None else {"X-OAuth-Scopes": forge.scopes}
+            return 200, {"default_branch": "main", "permissions": {"push": forge.may_push}}, told
         case "GET", ["pulls"]:
             branch = asked.query["head"].removeprefix("team:")
             return 200, [_github_pull(forge, one) for one in forge.pulls if one.branch == branch]
@@ -283,7 +291,9 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             return 200, {"permission": "write" if who in forge.writers else "read"}
         case "GET", ["commits", commit, "check-runs"]:
             jobs = _runs(forge, all_of=asked.query["filter"] == "all", base=commit == "main")
-            return 200, {"total_count": len(jobs), "check_runs": [_github_job(*job) for job in jobs]}
+            size, end = int(asked.query["per_page"]), int(asked.query["per_page"]) * int(asked.query["page"])
+            shown = [_github_job(*job) for job in jobs[end - size : end]]
+            return 200, {"total_count": len(jobs), "check_runs": shown}
         case "GET", ["commits", _, "status"]:
             return 200, {"state": "pending", "statuses": []}
         case "GET", ["actions", "jobs", number, "logs"]:
@@ -312,7 +322,7 @@ def _github_job(number: int, name: str, state: str) -> dict[str, Any]:
         "id": number,
         "name": name,
         "status": "completed" if done else "in_progress",
-        "conclusion": {"passed": "success", "failed": "failure"}.get(state),
+        "conclusion": {"passed": "success", "failed": "failure", "cancelled": "cancelled"}.get(state),
         "html_url": "http://ci",
         "app": {"slug": "github-actions"},
     }
@@ -335,6 +345,8 @@ def _gitlab_merge(forge: Forge, pull: Pull) -> dict[str, Any]:
 
 def gitlab(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for each request
     body = asked.body
+    if asked.path == "/personal_access_tokens/self" and forge.scopes is not None:
+        return 200, {"id": 3, "scopes": forge.scopes.split()}
     if asked.path == "/users":
         return 200, [{"id": 7, "username": asked.query["username"]}]
     if asked.path == "/groups/team/projects":
@@ -579,6 +591,11 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
     body = asked.body
     if asked.path == "/repositories/team":
         return 200, {"values": [{"full_name": "team/shop"}]}
+    if asked.path == "/workspaces/team/permissions/repositories/shop":
+        if forge.discreet:
+            return 403, {"type": "error", "error": {"message": "only administrators"}}
+        known = asked.query["q"] == 'user.uuid="{ann}"'
+        return 200, {"values": [{"type": "repository_permission", "permission": "write"}] if known else []}
     if not asked.path.startswith("/repositories/team/shop"):
         return 404, {"type": "error", "error": {"message": "Repository not found"}}
     match asked.method, asked.path.removeprefix("/repositories/team/shop").strip("/").split("/"):
@@ -634,12 +651,8 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
             return 201, {"id": 1}
         case "GET", ["issues", number, "comments"]:
             return _bitbucket_comments(forge, -int(number), asked)
-        case "GET", ["permissions-config", "users", who]:
-            return (
-                (200, {"permission": "write"})
-                if unquote(who) == "{ann}"
-                else (404, {"type": "error", "error": {"message": "none"}})
-            )
+        case "GET", ["permissions-config", "users", _]:
+            return 403, {"type": "error", "error": {"message": "only administrators"}}
         case "GET", ["refs", "branches", "main"]:
             return 200, {"name": "main", "target": {"hash": forge.commit("main")}}
         case "GET", ["pullrequests" | "commit" as of, _, "statuses"]:
@@ -880,6 +893,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, body: Any, headers: dict[str, str] | None = None) -> None:
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        if status == 200 and self.command == "GET":
+            tag = f'"{hashlib.sha256(data).hexdigest()}"'
+            headers = {**(headers or {}), "ETag": tag}
+            if self.headers.get("If-None-Match") == tag:
+                self.forge.unchanged += 1
+                status, data = 304, b""
         self.send_response(status)
         for name, value in (headers or {}).items():
             self.send_header(name, value)

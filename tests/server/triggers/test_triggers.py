@@ -166,6 +166,28 @@ async def test_a_mention_starts_a_run_and_our_own_comments_never_do(tmp_path: Pa
             assert len(run.request.prompt) < 30_000
 
 
+async def test_a_mention_whose_author_the_token_may_not_ask_about_is_refused_in_words(tmp_path: Path) -> None:
+    with forge_with_repository("bitbucket", tmp_path) as forge:
+        async with server(forge, tmp_path / "data", MENTION) as (app, client, _):
+            host, forge.discreet = forge.url.removeprefix("http://"), True
+            body = json.dumps(
+                {
+                    "repository": {"full_name": "team/shop"},
+                    "actor": {"uuid": "{ann}", "nickname": "ann"},
+                    "comment": {"id": 8, "content": {"raw": "@{bot} fix it"}},
+                    "issue": {"id": 4, "title": "Totals"},
+                }
+            ).encode()
+            signature = signed(body)["X-Hub-Signature-256"]
+            headers = {"X-Hub-Signature": signature, "X-Event-Key": "issue:comment_created"}
+            assert (await client.post(f"/v1/hooks/{host}", content=body, headers=headers)).status_code == 202
+            await settled(app)
+            assert await admitted(app) == []
+            ((_, _, said, _, _),) = forge.comments
+            assert "repository:admin" in said
+            assert "TriggerRefused" in [one.kind for one in await app.backbone.audit()]
+
+
 async def test_gitea_which_lists_labels_starts_a_run_when_the_label_is_new(tmp_path: Path) -> None:
     def listed(at: int, *names: str) -> dict[str, Any]:
         labels = [{"name": one} for one in names]

@@ -128,6 +128,9 @@ class Starter:
             await self._refuse(one, ask, error.message)
             return False
         except CloisterError as error:
+            if error.code == "forge_silent":
+                await self._refuse(one, ask, error.message)
+                return False
             return await self._put_off(one, error)
         detail = {"trigger": one.trigger, "run": run, "repo": ask.repo}
         await self.backbone.note("TriggerStarted", ask.who, detail)

@@ -74,7 +74,7 @@ class ForgeCheck(msgspec.Struct, frozen=True):
     default_branch: str
     may: bool
     lacks: tuple[str, ...]
-    """Rights that the token lacks."""
+    """Rights that the token lacks; if `may`, for what comes after."""
 
 
 class EnvironmentInfo(msgspec.Struct, frozen=True):

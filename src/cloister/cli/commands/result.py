@@ -432,7 +432,7 @@ def check_forge(
         put(
             f"Pull requests can be opened at {one_line(found.repository, 200)} ({found.kind}), onto {found.default_branch}."
         )
-    else:
+    if found.lacks and not as_json:
         put(f"The token for {one_line(found.repository, 200)} ({found.kind}) lacks {', '.join(found.lacks)}.")
     if not found.may:
         raise typer.Exit(1)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 PullState = Literal["open", "merged", "closed"]
-JobState = Literal["running", "passed", "failed"]
+JobState = Literal["running", "passed", "failed", "cancelled"]
 
 
 class PullWish(msgspec.Struct, frozen=True):
@@ -78,8 +78,10 @@ class Talk(msgspec.Struct, frozen=True):
     base_jobs: tuple[Job, ...] = ()
     """Those of the newest commit of the branch that it should be merged into.
 
-    They, and which jobs are flaky, are read only if all jobs ended and one failed.
+    They, and which jobs are flaky, are read only if a job failed.
     """
+    deaf: str = ""
+    """Why the forge does not say who of the writers may push; empty if it does."""
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -89,7 +91,10 @@ class Access(msgspec.Struct, frozen=True):
     may_push: bool
     """True also where the forge does not say."""
     lacks: tuple[str, ...] = ()
-    """Rights that the forge says are missing, each as a phrase such as `the scope write:repository`."""
+    """Rights that the forge says are missing, each as a phrase such as `the scope write:repository`.
+
+    If it may push, what they are missing for is in the phrase.
+    """
 
 
 class Pulls(Protocol):
@@ -165,7 +170,10 @@ class Talks(Protocol):
     """The conversations of one repository, where people ask for work. Errors are those of `Pulls`."""
 
     async def may_write(self, person: str) -> bool:
-        """True if a person, as deliveries name them, may push. False if the forge does not say."""
+        """True if a person, as deliveries name them, may push. False if the forge does not say.
+
+        Raises `OutsideError` (`forge_silent`) if it says so only to a token with more rights.
+        """
         ...
 
     async def tell(self, spot: Spot, text: str) -> None:
@@ -225,8 +233,7 @@ def titled(wish: PullWish, mark: str) -> str:
 
 
 def failed(jobs: Sequence[Job]) -> bool:
-    """True if all jobs ended and one failed."""
-    return any(one.state == "failed" for one in jobs) and all(one.state != "running" for one in jobs)
+    return any(one.state == "failed" for one in jobs)
 
 
 def with_reruns(jobs: Sequence[Job], every: Sequence[Job]) -> tuple[Job, ...]:

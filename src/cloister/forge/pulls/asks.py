@@ -275,5 +275,6 @@ def mentions(text: str, name: str) -> bool:
             fence = start[:3]
         elif not start.startswith(">"):
             own.append(line)
-    wanted = rf"(?<![\w@/.-])@{re.escape(name)}(?![\w-]|\.\w|/)"
+    named = re.escape(name.strip("{}"))  # Bitbucket writes the id of an account in braces
+    wanted = rf"(?<![\w@/.-])@(?:\{{{named}\}}|{named}(?![\w-]|\.\w|/))"
     return re.search(wanted, _INLINE.sub("", "\n".join(own)), re.IGNORECASE) is not None

@@ -28,7 +28,7 @@ from cloister.forge.pulls.http import Api, part
 
 GIT_USER = "x-token-auth"
 _STATES: dict[str, PullState] = {"OPEN": "open", "MERGED": "merged"}
-_JOBS: dict[str, JobState] = {"SUCCESSFUL": "passed", "INPROGRESS": "running"}
+_JOBS: dict[str, JobState] = {"SUCCESSFUL": "passed", "INPROGRESS": "running", "STOPPED": "cancelled"}
 _PIPELINE = re.compile(r"(Pipeline|Build) #[0-9]+( for .+)")
 """What Pipelines calls itself; each run and branch has another one."""
 _EVERY_STATE = ("OPEN", "MERGED", "DECLINED", "SUPERSEDED")
@@ -161,6 +161,16 @@ class _Permission(msgspec.Struct):
     permission: str
 
 
+_WRITERS = ("write", "admin")
+_UUID = re.compile(r"\{[\w-]{1,64}\}")
+_NEW_SCOPE = re.compile(r"(\w+):(\w+):bitbucket")
+_REFUSED = (401, 402, 403)
+_DEAF = (
+    "the right to see who may push (of an administrator of the repository, with the scope repository:admin or account), "
+    "without which no comment or mention is heard"
+)
+
+
 class _Page(msgspec.Struct):
     values: list[msgspec.Raw]
     next: str | None = None
@@ -193,20 +203,24 @@ class Bitbucket:
     def __init__(self, api: Api, path: str) -> None:
         """`path` is `workspace/name`."""
         owner, _, name = path.partition("/")
-        self._api, self._workspace = api, owner
+        self._api = api
         self._at = f"/repositories/{part(owner)}/{part(name)}"
+        self._rights = f"/workspaces/{part(owner)}/permissions/repositories/{part(name)}"
         self._pulls = f"{self._at}/pullrequests"
 
     async def access(self) -> Access:
         reply = await self._api.ask("GET", self._at)
         branch = reply.read(_Repository).mainbranch
-        scopes = reply.headers.get("x-oauth-scopes", "")
+        # Newer tokens have `write:pullrequest:bitbucket` for `pullrequest:write`, which includes `repository:write`.
+        scopes = _NEW_SCOPE.sub(r"\2:\1", reply.headers.get("x-oauth-scopes", ""))
         wanted = ("repository:write", "pullrequest:write")
-        # `pullrequest:write` includes `repository:write`.
         lacks = tuple(
             f"the scope {one}" for one in wanted if scopes and one not in scopes and wanted[1] not in scopes
         )
-        return Access(branch.name if branch else "main", not lacks, lacks)
+        deaf = (
+            () if await self._permission("{00000000-0000-0000-0000-000000000000}") is not None else (_DEAF,)
+        )
+        return Access(branch.name if branch else "main", not lacks, (*lacks, *deaf))
 
     async def _all(self, path: str, kind: type[_T], **query: str | int) -> list[_T]:
         return await _pages(self._api, path, kind, **query)
@@ -246,13 +260,14 @@ class Bitbucket:
             for one in await self._all(f"{self._pulls}/{number}/comments", _Comment, sort="created_on")
             if one.user and not one.deleted and one.content.raw
         ]
-        writers = {one.user.uuid: False for one in said if one.user}
-        writers = {who: await self._may_write(who) for who in writers}
+        rights = {who: await self._permission(who) for who in {one.user.uuid for one in said if one.user}}
+        writers = {who: right in _WRITERS for who, right in rights.items()}
+        deaf = f"the token lacks {_DEAF}" if None in rights.values() else ""
         remarks = [_remark(one, one.user, writers) for one in said if one.user]
         jobs, base = await self._jobs(f"{self._pulls}/{number}"), tuple[Job, ...]()
         if failed(jobs) and found.destination is not None:
             base = await self._base_jobs(found.destination.branch.name)
-        return Talk(found.pull(), tuple(remarks), jobs, base)
+        return Talk(found.pull(), tuple(remarks), jobs, base, deaf)
 
     async def _jobs(self, at: str) -> tuple[Job, ...]:
         """The newest status of each job of a pull request or a commit."""
@@ -266,12 +281,22 @@ class Bitbucket:
             return ()
         return await self._jobs(f"{self._at}/commit/{part(reply.read(_Branch).target.hash)}")
 
-    async def _may_write(self, who: str) -> bool:
-        if not who:
-            return False
+    async def _permission(self, who: str) -> str | None:
+        """What a person may do; "none" for a stranger, None if the token may not ask. Only administrators may."""
+        if not _UUID.fullmatch(who):
+            return "none"
+        # With the rights that groups and projects give.
+        asked = {"q": f'user.uuid="{who}"'}
+        reply = await self._api.ask("GET", self._rights, query=asked, also=(*_REFUSED, 404))
+        if reply.status == 200:
+            found = reply.read(_Page).values
+            return msgspec.json.decode(found[0], type=_Permission).permission if found else "none"
+        # The token of one repository may not ask the workspace. This names rights that a person has without a group.
         where = f"{self._at}/permissions-config/users/{part(who)}"
-        reply = await self._api.ask("GET", where, also=(401, 402, 403, 404))
-        return reply.status == 200 and reply.read(_Permission).permission in ("write", "admin")
+        reply = await self._api.ask("GET", where, also=(*_REFUSED, 404))
+        if reply.status in _REFUSED:
+            return None
+        return reply.read(_Permission).permission if reply.status == 200 else "none"
 
     async def job_log(self, job: Job) -> str | None:
         return None  # statuses have an address and no log
@@ -284,7 +309,9 @@ class Bitbucket:
             await self._api.ask("POST", f"{self._pulls}/{number}/decline")
 
     async def may_write(self, person: str) -> bool:
-        return await self._may_write(person)
+        if (right := await self._permission(person)) is None:
+            raise OutsideError("forge_silent", f"The token for {self._api.host} lacks {_DEAF}.")
+        return right in _WRITERS
 
     def _comments(self, spot: Spot) -> str:
         return f"{self._pulls if spot.kind == 'pull' else f'{self._at}/issues'}/{spot.number}/comments"

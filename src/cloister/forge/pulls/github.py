@@ -30,6 +30,14 @@ from cloister.forge.pulls.http import Api, part
 PUBLIC_API = "https://api.github.com"
 GIT_USER = "x-access-token"
 _WRITERS = ("owner", "admin", "maintain", "write")
+_PAGES = range(1, 21)
+_ENDS: dict[str, JobState] = {
+    "success": "passed",
+    "neutral": "passed",
+    "skipped": "passed",
+    "cancelled": "cancelled",
+    "stale": "cancelled",
+}
 _READY = (
     "mutation($id: ID!) { markPullRequestReadyForReview(input: {pullRequestId: $id}) { clientMutationId } }"
 )
@@ -55,6 +63,7 @@ class Rights(msgspec.Struct):
 
 class Repository(msgspec.Struct):
     default_branch: str
+    private: bool = False
     permissions: Rights | None = None
 
 
@@ -107,6 +116,7 @@ class _Run(msgspec.Struct):
 
 class _Runs(msgspec.Struct):
     check_runs: list[_Run]
+    total_count: int = 0
 
 
 class _Status(msgspec.Struct):
@@ -117,6 +127,7 @@ class _Status(msgspec.Struct):
 
 class _Statuses(msgspec.Struct):
     statuses: list[_Status]
+    total_count: int = 0
 
 
 class Permission(msgspec.Struct):
@@ -165,10 +176,16 @@ class GitHub:
         self._api, self._owner, self._at = api, owner, f"/repos/{part(owner)}/{part(name)}"
 
     async def access(self) -> Access:
-        found = await self._api.get(self._at, Repository)
-        may = found.permissions is None or found.permissions.push
-        lacks = () if may else ("write access to the repository (contents and pull requests)",)
-        return Access(found.default_branch, may, lacks)
+        reply = await self._api.ask("GET", self._at)
+        found = reply.read(Repository)
+        lacks: tuple[str, ...] = ()
+        if found.permissions is not None and not found.permissions.push:
+            lacks = ("write access to the repository (contents and pull requests)",)
+        # Only classic tokens have scopes; of others this header is missing, and nothing tells their rights.
+        scopes, wanted = reply.headers.get("x-oauth-scopes"), "repo" if found.private else "public_repo"
+        if scopes is not None and not {"repo", wanted} & set(scopes.replace(" ", "").split(",")):
+            lacks = (*lacks, f"the scope {wanted}")
+        return Access(found.default_branch, not lacks, lacks)
 
     async def find(self, branch: str) -> Pull | None:
         head = f"{self._owner}:{branch}"
@@ -254,15 +271,23 @@ class GitHub:
         return Talk(pull, tuple(remarks), jobs, base)
 
     async def _runs(self, commit: str, which: str) -> list[Job]:
-        where = f"{self._at}/commits/{part(commit)}/check-runs"
-        runs = (await self._api.get(where, _Runs, per_page=100, filter=which)).check_runs
+        where, runs = f"{self._at}/commits/{part(commit)}/check-runs", list[_Run]()
+        for page in _PAGES:
+            found = await self._api.get(where, _Runs, per_page=100, page=page, filter=which)
+            runs += found.check_runs
+            if not found.check_runs or len(runs) >= found.total_count:
+                break
         return [Job(_log_id(one), one.name, _state(one), one.html_url or "") for one in runs]
 
     async def _jobs(self, commit: str) -> tuple[Job, ...]:
         """The newest run of each job of a commit, or of a branch's newest commit."""
-        where = f"{self._at}/commits/{part(commit)}/status"
+        where, statuses = f"{self._at}/commits/{part(commit)}/status", list[_Status]()
         jobs = await self._runs(commit, "latest")
-        statuses = (await self._api.get(where, _Statuses, per_page=100)).statuses
+        for page in _PAGES:
+            found = await self._api.get(where, _Statuses, per_page=100, page=page)
+            statuses += found.statuses
+            if not found.statuses or len(statuses) >= found.total_count:
+                break
         states: dict[str, JobState] = {"success": "passed", "pending": "running"}
         jobs += [
             Job("", one.context, states.get(one.state, "failed"), one.target_url or "") for one in statuses
@@ -367,4 +392,4 @@ def _log_id(run: _Run) -> str:
 def _state(run: _Run) -> JobState:
     if run.status != "completed":
         return "running"
-    return "passed" if run.conclusion in ("success", "neutral", "skipped") else "failed"
+    return _ENDS.get(run.conclusion or "", "failed")

@@ -35,7 +35,8 @@ _JOBS: dict[str, JobState] = {
     "skipped": "passed",
     "manual": "passed",
     "failed": "failed",
-    "canceled": "failed",
+    "canceled": "cancelled",
+    "canceling": "cancelled",
 }
 
 
@@ -54,6 +55,10 @@ class _Level(msgspec.Struct):
 class _Rights(msgspec.Struct):
     project_access: _Level | None = None
     group_access: _Level | None = None
+
+
+class _Token(msgspec.Struct):
+    scopes: list[str] = []
 
 
 class _Project(msgspec.Struct):
@@ -177,9 +182,12 @@ class GitLab:
         rights = found.permissions or _Rights()
         levels = [one.access_level for one in (rights.project_access, rights.group_access) if one]
         may = found.permissions is None or max(levels, default=0) >= _DEVELOPER
-        return Access(
-            found.default_branch or "main", may, () if may else ("the role Developer in the project",)
-        )
+        lacks = () if may else ("the role Developer in the project",)
+        # Tokens of OAuth and of jobs are none of these, and read-only ones may not ask.
+        reply = await self._api.ask("GET", "/personal_access_tokens/self", also=(400, 401, 403, 404))
+        if reply.status == 200 and "api" not in reply.read(_Token).scopes:
+            lacks = (*lacks, "the scope api")
+        return Access(found.default_branch or "main", not lacks, lacks)
 
     async def find(self, branch: str) -> Pull | None:
         found = await self._api.get(

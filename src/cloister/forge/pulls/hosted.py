@@ -25,7 +25,7 @@ from cloister.forge.lfs import Server
 from cloister.forge.plain_git import PlainGit
 from cloister.forge.pulls import bitbucket, gitea, github, gitlab, pagure
 from cloister.forge.pulls.api import Access, Pull, Pulls, PullWish, Repository
-from cloister.forge.pulls.http import PAUSES, Api, Token
+from cloister.forge.pulls.http import PAUSES, Api, Replies, Token
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class ForgePlace(msgspec.Struct, frozen=True):
     """Who asks for runs → reads this person's own token, which opens their pull requests. Raises `OutsideError` (`forge_denied`)."""
     lacks: Callable[[str], Awaitable[tuple[str, ...]]] | None = None
     """The rights that the token for a repository lacks, where its own page does not tell them."""
+    replies: Replies = msgspec.field(default_factory=Replies)
 
 
 class Hosted:
@@ -112,7 +113,7 @@ class Hosted:
     def pulls(self, client: httpx2.AsyncClient, address: str) -> Repository:
         """The pull requests and conversations of the repository at `address`."""
         path = self.path(address)
-        return self._open(self._api(client, partial(self._place.token, path)), path)
+        return self._open(self._api(client, partial(self._place.token, path), self._place.replies), path)
 
     async def access(self, client: httpx2.AsyncClient, address: str) -> Access:
         """What the token may do at a repository."""
@@ -122,10 +123,10 @@ class Hosted:
         lacks = await self._place.lacks(self.path(address))
         return replace(found, may_push=not lacks, lacks=lacks)
 
-    def _api(self, client: httpx2.AsyncClient, token: Token) -> Api:
+    def _api(self, client: httpx2.AsyncClient, token: Token, replies: Replies | None = None) -> Api:
         place = self._place
         base = api_base(place.kind, place.host, place.api)
-        return Api(client, base, token, self._dialect.headers, place.pauses)
+        return Api(client, base, token, self._dialect.headers, place.pauses, replies)
 
     async def repositories(self, client: httpx2.AsyncClient, owner: str) -> list[str]:
         """The paths of an owner's repositories at this forge."""

@@ -1,19 +1,23 @@
 """HTTP to a forge's API: bounded, typed, without redirects to strangers; each failure is one sentence."""
 
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import parse_qsl, quote, urljoin, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urljoin, urlsplit
 
 import anyio
 import httpx2
 import msgspec
+from msgspec.structs import replace
 
 from cloister.core.errors import OutsideError
 from cloister.core.text import decode, one_line
 
 _REPLY_BYTES = 8_388_608
 _LOG_BYTES = 4_194_304
+_TAGGED_BYTES, _KEPT_BYTES = 262_144, 33_554_432
+"""The largest reply that is kept to be asked about, and all of them at one forge."""
 _PAGES = 20
 _REDIRECTS = 3
 PAUSES = (0.5, 2.0, 8.0)
@@ -61,6 +65,34 @@ class Reply(msgspec.Struct, frozen=True):
             ) from None
 
 
+class Replies:
+    """What a forge sent with a tag, by address: it is asked whether that still holds, which at GitHub costs nothing of the limit.
+
+    For one token: another may see less.
+    """
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Reply] = OrderedDict()
+        self._bytes = 0
+
+    def tag(self, url: str) -> dict[str, str]:
+        """The header of a request to `url`."""
+        return {"If-None-Match": self._kept[url].headers["etag"]} if url in self._kept else {}
+
+    def current(self, url: str, reply: Reply) -> Reply:
+        """The reply itself, or the kept one if the forge says that it holds."""
+        before = self._kept.pop(url, None)
+        self._bytes -= len(before.body) if before else 0
+        if reply.status == 304 and before is not None:
+            reply = replace(before, headers=before.headers | reply.headers)
+        if reply.status == 200 and "etag" in reply.headers and len(reply.body) <= _TAGGED_BYTES:
+            self._kept[url] = reply
+            self._bytes += len(reply.body)
+        while self._bytes > _KEPT_BYTES:
+            self._bytes -= len(self._kept.popitem(last=False)[1].body)
+        return reply
+
+
 class Api:
     """One forge's API with one token."""
 
@@ -71,8 +103,10 @@ class Api:
         token: Token,
         headers: Callable[[str], Mapping[str, str]],
         pauses: Sequence[float] = PAUSES,
+        replies: Replies | None = None,
     ) -> None:
         """`headers` are those of a request with this token; `base` has no slash at the end."""
+        self._replies = replies or Replies()
         self._client, self._token, self._headers, self._pauses = client, token, headers, pauses
         self.base = base
         self.host = urlsplit(base).netloc
@@ -142,7 +176,10 @@ class Api:
             headers["Content-Type"] = "application/json"
         url, asked = path if path.startswith(f"{self._origin}/") else f"{self.base}{path}", query
         for left in range(_REDIRECTS, -1, -1):
-            reply = await self._exchange(method, url, {"headers": headers, "params": asked, **content})
+            key = f"{url}?{urlencode(asked or {})}"
+            tag = self._replies.tag(key) if method == "GET" else {}
+            reply = await self._exchange(method, url, {"headers": headers | tag, "params": asked, **content})
+            reply = self._replies.current(key, reply) if method == "GET" else reply
             to = urljoin(url, reply.headers.get("location", ""))
             moved = reply.status in (307, 308) or (reply.status in (301, 302) and method == "GET")
             # A renamed repository. The token never goes to another origin.

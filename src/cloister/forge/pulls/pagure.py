@@ -28,7 +28,7 @@ GIT_USER = "cloister"
 """Pagure wants the name of the token's owner: set `user`."""
 _DRAFT = "WIP: "
 _STATES: dict[str, PullState] = {"Open": "open", "Merged": "merged"}
-_JOBS: dict[str, JobState] = {"success": "passed", "pending": "running", "canceled": "failed"}
+_JOBS: dict[str, JobState] = {"success": "passed", "pending": "running", "canceled": "cancelled"}
 
 
 def api_of(host: str) -> str:
