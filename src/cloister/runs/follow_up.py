@@ -4,7 +4,9 @@ import hashlib
 import logging
 import math
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
@@ -16,7 +18,7 @@ from cloister.core import limits
 from cloister.core.addresses import canonical_repository
 from cloister.core.diagnosis import Diagnosis
 from cloister.core.errors import CloisterError, UserError
-from cloister.core.events import ChangeDelivered, ChangeMade, Event, PromptReceived, RunFinished
+from cloister.core.events import ChangeDelivered, ChangeMade, Event, PromptReceived
 from cloister.core.ids import RunId
 from cloister.core.log import CONFLICTS, REBASE, Index
 from cloister.core.text import bounded, harmless, one_line
@@ -27,7 +29,7 @@ from cloister.forge import Forges
 from cloister.forge.pulls.api import Job, Pulls, Remark, Spot, Talk
 from cloister.forge.pulls.hosted import Hosted, client
 from cloister.forge.pulls.marks import Marks
-from cloister.log.api import Backbone, RunRow
+from cloister.log.api import Backbone
 from cloister.runs.attempts.rebase import request_rebase
 from cloister.runs.delivery import change_at
 
@@ -42,8 +44,13 @@ _CONFLICTS = (
     f"This change conflicts with its base, after {CI_ROUNDS} automatic rounds. The run stops here; "
     "`cloister rebase`, or a comment of a person who may push to this repository, continues it."
 )
-_RUNS = 500
-"""Finished runs whose pull requests are followed, newest first."""
+PATIENCE_SECONDS = 3_600.0
+"""How long failed jobs wait for those that still run: an approval may be pending for ever."""
+_SLOW_SECONDS = 60.0
+"""Then the other pull requests at this forge wait for the next look."""
+_IDLE_PART, _IDLE_SECONDS, _EACH_SECONDS = 12, 600.0, 4.0
+"""A pull request rests for this part of the time since it last changed, at most so long, or so long for each one at its forge."""
+_PAGE = 1_000
 
 
 # Pure: what a pull request asks of its run.
@@ -56,26 +63,20 @@ class FollowUp(msgspec.Struct, frozen=True):
     comment: str = ""
 
 
-def delivered(events: Sequence[Event]) -> tuple[ChangeDelivered, ...]:
-    """The pull requests of a finished run, one for each of its repositories."""
-    if not isinstance(events[-1].body, RunFinished):
-        return ()
-    newest = {one.folder: one for one in Index(events).of(ChangeDelivered)}
-    return tuple(one for one in newest.values() if one.url)
-
-
 def follow_up(
     events: Sequence[Event],
     talk: Talk,
     logs: Mapping[str, str],
     ours: "Ours",
     base_logs: Mapping[str, str] | None = None,
+    *,
+    late: bool = False,
 ) -> FollowUp:
     """What is new at the pull request since the run last heard of it. `logs` are those of failed jobs, by name.
 
     `ours` knows our comments there. `base_logs` are those of the base: a job that fails there in the same way costs no round.
 
-    Only people who may push to the repository are heard. CI counts when all its jobs for the newest commit ended.
+    Only people who may push to the repository are heard. CI counts when all its jobs for the newest commit ended, or `late`.
     """
     said = Index(events).of(PromptReceived)
     known = {one.ref for one in said}
@@ -91,9 +92,13 @@ def follow_up(
     ]
     if new:
         return FollowUp(tuple(new))
+    if talk.deaf and any(not one.may_write and not ours.wrote(one.text) for one in talk.remarks):
+        mark = ours.mark("deaf")
+        if not _told(talk, mark):
+            return FollowUp(comment=f"{mark}\nComments here are not heard: {talk.deaf}.")
     if talk.pull.conflicts and _is_ours(events, talk, ours):
         return _replay(events, talk, ours)
-    failed = failed_jobs(events, talk, ours)
+    failed = failed_jobs(events, talk, ours, late=late)
     if not failed:
         return FollowUp()
     ref, before = _ci_ref(events, failed, ours), base_logs or {}
@@ -112,9 +117,10 @@ def follow_up(
     return FollowUp((PromptReceived(bounded(text, _REMARK_CHARS), "ci", "ci", ref),))
 
 
-def failed_jobs(events: Sequence[Event], talk: Talk, ours: "Ours") -> tuple[Job, ...]:
-    """The failed jobs of the commit that the run delivered; none while some still run, or once they were answered."""
-    if not _is_ours(events, talk, ours) or any(one.state == "running" for one in talk.jobs):
+def failed_jobs(events: Sequence[Event], talk: Talk, ours: "Ours", *, late: bool = False) -> tuple[Job, ...]:
+    """The failed jobs of the commit that the run delivered; none while some still run unless `late`, or once they were answered."""
+    runs = any(one.state == "running" for one in talk.jobs)
+    if not _is_ours(events, talk, ours) or (runs and not late):
         return ()
     failed = tuple(one for one in talk.jobs if one.state == "failed")
     ref = _ci_ref(events, failed, ours)
@@ -264,7 +270,41 @@ def _aside(on_base: Sequence[Job], unclear: Sequence[Job], flaky: Sequence[Job])
     return " ".join(filter(None, (base, also, passed)))
 
 
-# The effects: look at each pull request from time to time.
+# The effects: look at each open pull request from time to time.
+
+
+class _Open(msgspec.Struct, frozen=True):
+    """An open pull request of a run."""
+
+    run: RunId
+    sent: ChangeDelivered
+
+    @property
+    def key(self) -> str:
+        """The name of one pull request of a run."""
+        return f"{self.run} {self.sent.folder}" if self.sent.folder else self.run
+
+    @property
+    def place(self) -> str:
+        return canonical_repository(self.sent.where)
+
+
+class _Kept(msgspec.Struct):
+    """The open pull requests that the log names up to a cursor."""
+
+    cursor: int
+    open: dict[str, _Open] = {}
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What a look found that asked for nothing."""
+
+    what: tuple[bytes, int, bool]
+    """The pull request, the last event of its run, and whether failed jobs waited long enough."""
+    at: float
+    """When it was first seen so, by the monotonic clock."""
+    failed: tuple[str, float] | None
+    """The commit with a failed job, and since when."""
 
 
 @dataclass(slots=True)
@@ -283,28 +323,30 @@ class Follower:
     """The person in whose name the audit states the end of a pull request."""
     marks: Marks
     """Of our comments."""
-    ended: Path
-    """The file with the pull requests that ended, so that they are not looked at again."""
+    file: Path
+    """Where the open pull requests are kept; without it they are found in the log again."""
     seconds: float
-    _ended: dict[str, str] = field(default_factory=dict[str, str])
-    _without: dict[str, float] = field(default_factory=dict[str, float])
-    """Runs without a pull request → when they last changed."""
-    _places: dict[str, tuple[float, frozenset[str]]] = field(
-        default_factory=dict[str, tuple[float, frozenset[str]]]
-    )
-    """Runs with a pull request → when they last changed, and the repositories."""
-    _pulls: dict[str, tuple[str, int]] = field(default_factory=dict[str, tuple[str, int]])
-    """Open pull requests, by run and folder → repository and number."""
-    _looking: anyio.Lock = field(default_factory=anyio.Lock)
+    patience: float = PATIENCE_SECONDS
+    _kept: _Kept | None = None
+    _seen: dict[str, _Seen] = field(default_factory=dict[str, _Seen])
+    _due: dict[str, float] = field(default_factory=dict[str, float])
+    _busy: dict[str, anyio.Lock] = field(default_factory=dict[str, anyio.Lock])
+    """Forge → held while its pull requests are looked at. They wait for no other forge."""
+    _alone: anyio.Lock = field(default_factory=anyio.Lock)
+    """Held while a run receives messages, or the file is written."""
 
     async def run(self) -> None:
         """Never returns."""
-        while True:
-            try:
-                await self.look()
-            except Exception:
-                logger.exception("pull requests cannot be followed now")
-            await anyio.sleep(self.seconds or math.inf)
+        async with anyio.create_task_group() as tasks:
+            while True:
+                try:
+                    for host, ones in (await self._by_host()).items():
+                        due = [one for one in ones if self._due.get(one.key, 0.0) <= anyio.current_time()]
+                        if due and not self._lock(host).locked():
+                            tasks.start_soon(self._look_at, host, due, set[str](), len(ones))
+                except Exception:
+                    logger.exception("pull requests cannot be followed now")
+                await anyio.sleep(self.seconds or math.inf)
 
     async def look(self, only: Collection[str] | None = None) -> set[str]:
         """Look once at every pull request that is still open; with `only`, those of these repositories.
@@ -312,72 +354,116 @@ class Follower:
         Return the repositories that could not be looked at now.
         """
         failed: set[str] = set()
-        async with self._looking, client() as http:
-            self._ended = self._ended or _read_ended(self.ended)
-            for row in await self.backbone.runs(_RUNS, told=False):
-                known = row.id in self._ended or self._without.get(row.id) == row.updated_at
-                if row.state != "finished" or known:
-                    continue
-                changed, places = self._places.get(row.id, (0.0, frozenset[str]()))
-                if only is not None and changed == row.updated_at and places.isdisjoint(only):
-                    continue
-                try:
-                    failed |= await self._look_at(row, only, http)
-                except CloisterError as error:  # its log cannot be read
-                    failed |= places
-                    logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
-                except Exception:
-                    logger.exception("the pull request of %s cannot be followed", row.id)
-        return failed
-
-    async def _look_at(self, row: RunRow, only: Collection[str] | None, http: httpx2.AsyncClient) -> set[str]:
-        """Look at the open pull requests of one run; return the repositories that could not be looked at."""
-        events, failed = await self.read(row.id), set[str]()
-        sent = [one for one in delivered(events) if self.forges.hosted(one.where) is not None]
-        sent = [one for one in sent if _key(row.id, one) not in self._ended]
-        if not sent:
-            self._without[row.id] = row.updated_at
-            return failed
-        self._places[row.id] = (row.updated_at, frozenset(canonical_repository(one.where) for one in sent))
-        for one in sent:
-            place = canonical_repository(one.where)
-            self._pulls[_key(row.id, one)] = (place, one.number)
-            if only is not None and place not in only:
-                continue
-            try:
-                if await self._of_run(events, one, http):
-                    break  # the run works again; its other pull requests are looked at after that
-            except CloisterError as error:
-                if error.code == "run_removed":  # its pull request stays, and the run cannot continue
-                    self._without[row.id] = row.updated_at
-                else:
-                    failed.add(place)
-                logger.warning("the pull request of %s cannot be followed now: %s", row.id, error.message)
+        async with anyio.create_task_group() as tasks:
+            for host, ones in (await self._by_host()).items():
+                wanted = [one for one in ones if only is None or one.place in only]
+                if wanted:
+                    tasks.start_soon(self._look_at, host, wanted, failed, len(ones))
         return failed
 
     def follows(self, place: str, number: int) -> bool:
-        """True for the open pull request of a run, after a look at its repository."""
-        return (place, number) in self._pulls.values()
+        """True for the open pull request of a run, as of the last `update`."""
+        there = self._kept.open.values() if self._kept else ()
+        return any((one.place, one.sent.number) == (place, number) for one in there)
 
-    async def _of_run(self, events: Sequence[Event], sent: ChangeDelivered, http: httpx2.AsyncClient) -> bool:
-        """Look at one pull request; return True if the run continues."""
-        hosted, run = self.forges.hosted(sent.where), events[0].run
-        if hosted is None:
-            return False
+    async def update(self) -> None:
+        """Learn from the log of pull requests that were opened since the last time."""
+        async with self._alone:
+            ended = frozenset[str]()
+            if self._kept is None:
+                self._kept, ended = await to_thread.run_sync(_read_kept, self.file)
+            kept, found, page = self._kept, False, _PAGE
+            while page == _PAGE:
+                kept.cursor, events = await self.backbone.since(kept.cursor, ("ChangeDelivered",), _PAGE)
+                page = len(events)
+                for event in events:
+                    if isinstance(event.body, ChangeDelivered) and event.body.url:
+                        one = _Open(event.run, event.body)
+                        if one.key not in ended:
+                            kept.open[one.key], found = one, True
+            if found:
+                await to_thread.run_sync(_write_kept, self.file, kept)
+
+    async def _by_host(self) -> dict[str, list[_Open]]:
+        await self.update()
+        hosts: dict[str, list[_Open]] = {}
+        for one in self._kept.open.values() if self._kept else ():
+            if self.forges.hosted(one.sent.where) is not None:
+                hosts.setdefault(one.place.partition("/")[0], []).append(one)
+        return hosts
+
+    def _lock(self, host: str) -> anyio.Lock:
+        return self._busy.setdefault(host, anyio.Lock())
+
+    async def _look_at(self, host: str, ones: Sequence[_Open], failed: set[str], every: int) -> None:
+        """Look at pull requests of one forge, which has so many; add the repositories that could not be looked at."""
+        async with self._lock(host), client() as http:
+            for at, one in enumerate(ones):
+                try:
+                    with anyio.fail_after(_SLOW_SECONDS):
+                        await self._of_run(one, http)
+                except TimeoutError:
+                    failed |= {other.place for other in ones[at:]}
+                    logger.warning("the pull requests at %s cannot be followed now: it is too slow", host)
+                    return
+                except CloisterError as error:
+                    if error.code in ("run_removed", "no_such_run"):  # it stays, and the run cannot continue
+                        await self._forget(one)
+                    else:
+                        failed.add(one.place)
+                    logger.warning(
+                        "the pull request of %s cannot be followed now: %s", one.run, error.message
+                    )
+                except Exception:
+                    logger.exception("the pull request of %s cannot be followed", one.run)
+                seen, now = self._seen.get(one.key), anyio.current_time()
+                rest = min(
+                    (now - seen.at) / _IDLE_PART if seen else 0.0, max(_IDLE_SECONDS, _EACH_SECONDS * every)
+                )
+                self._due[one.key] = now + rest
+
+    async def _of_run(self, one: _Open, http: httpx2.AsyncClient) -> None:
+        """Look at one pull request, and continue its run if something asks for that."""
+        hosted, sent = self.forges.hosted(one.sent.where), one.sent
+        row = await self.backbone.row(one.run, told=False)
+        if hosted is None or row.state != "finished":
+            return
         pulls = hosted.pulls(http, sent.where)
         talk = await pulls.read(sent.number)
         if talk.pull.state != "open":
-            await self._end(run, sent, talk.pull.state, await self._clean(hosted, events, sent))
-            return False
-        ours = ours_at(self.marks, sent)
-        failed = failed_jobs(events, talk, ours)
+            events = await self.read(one.run)
+            await self._end(one, talk.pull.state, await self._clean(hosted, events, sent))
+            return
+        seen = self._glance(one, talk, row.last_seq)
+        if self._seen.get(one.key) == seen:
+            return
+        events, ours, late = await self.read(one.run), ours_at(self.marks, sent), seen.what[2]
+        failed = failed_jobs(events, talk, ours, late=late)
         logs, base = await _logs(pulls, failed), await _logs(pulls, failed_on_base(failed, talk))
-        due = await to_thread.run_sync(follow_up, events, talk, logs, ours, base)  # parses logs
+        asked = partial(follow_up, events, talk, logs, ours, base, late=late)
+        due = await to_thread.run_sync(asked)  # parses logs
         if due.comment:
             await pulls.comment(sent.number, due.comment)
-        for prompt in due.prompts:
-            await self.tell(run, prompt)
-        return bool(due.prompts)
+        with anyio.CancelScope(shield=bool(due.prompts)):
+            async with self._alone:
+                # Another of its pull requests, or a person, may have continued it meanwhile.
+                if due.prompts and (await self.backbone.row(one.run, told=False)).last_seq == events[-1].seq:
+                    for prompt in due.prompts:
+                        await self.tell(one.run, prompt)
+        if due == FollowUp():
+            self._seen[one.key] = seen
+
+    def _glance(self, one: _Open, talk: Talk, last: int) -> _Seen:
+        """What a look finds; the same as before if nothing changed."""
+        before, now = self._seen.get(one.key), anyio.current_time()
+        failed = before.failed if before else None
+        if not any(job.state == "failed" for job in talk.jobs):
+            failed = None
+        elif failed is None or failed[0] != talk.pull.commit:
+            failed = (talk.pull.commit, now)
+        late = failed is not None and now - failed[1] >= self.patience
+        what = (hashlib.sha256(msgspec.json.encode(talk)).digest(), last, late)
+        return _Seen(what, before.at if before and before.what == what else now, failed)
 
     async def _clean(self, hosted: Hosted, events: Sequence[Event], sent: ChangeDelivered) -> bool:
         """Delete the branch at the forge, unless it has commits of others. The run's own repository keeps the change."""
@@ -394,20 +480,18 @@ class Follower:
             logger.warning("the branch %s stays at its forge: %s", sent.branch, error.message)
             return False
 
-    async def _end(self, run: RunId, sent: ChangeDelivered, state: str, cleaned: bool) -> None:
-        detail = {"run": run, "url": sent.url, "state": state, "branch_removed": cleaned}
+    async def _end(self, one: _Open, state: str, cleaned: bool) -> None:
+        detail = {"run": one.run, "url": one.sent.url, "state": state, "branch_removed": cleaned}
         await self.backbone.note("PullRequestEnded", self.who, detail)
-        self._ended[_key(run, sent)] = state
-        self._pulls.pop(_key(run, sent), None)
-        newest = dict(list(self._ended.items())[-10 * _RUNS :])
-        temporary = self.ended.with_suffix(".new")
-        temporary.write_bytes(msgspec.json.encode(newest))
-        temporary.replace(self.ended)
+        await self._forget(one)
 
-
-def _key(run: RunId, sent: ChangeDelivered) -> str:
-    """The name of one pull request of a run."""
-    return f"{run} {sent.folder}" if sent.folder else run
+    async def _forget(self, one: _Open) -> None:
+        async with self._alone:
+            if self._kept is not None and self._kept.open.get(one.key) == one:
+                del self._kept.open[one.key]
+                await to_thread.run_sync(_write_kept, self.file, self._kept)
+            self._seen.pop(one.key, None)
+            self._due.pop(one.key, None)
 
 
 async def _logs(pulls: Pulls, failed: Sequence[Job]) -> dict[str, str]:
@@ -415,8 +499,18 @@ async def _logs(pulls: Pulls, failed: Sequence[Job]) -> dict[str, str]:
     return {name: text for name, text in found.items() if text}
 
 
-def _read_ended(path: Path) -> dict[str, str]:
+def _read_kept(path: Path) -> tuple[_Kept, frozenset[str]]:
+    """What is kept; from an older version the pull requests that ended."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        data = path.read_bytes()
+        with suppress(msgspec.MsgspecError):
+            return msgspec.json.decode(data, type=_Kept), frozenset()
+        return _Kept(0), frozenset(msgspec.json.decode(data, type=dict[str, str]))
     except (OSError, msgspec.MsgspecError):
-        return {}
+        return _Kept(0), frozenset()
+
+
+def _write_kept(path: Path, kept: _Kept) -> None:
+    temporary = path.with_suffix(".new")
+    temporary.write_bytes(msgspec.json.encode(kept))
+    temporary.replace(path)

@@ -71,6 +71,7 @@ class Poller:
     async def look(self) -> None:
         """Look once for each trigger that is due."""
         paused = await self.inbox.marks(PAUSED)
+        await self.follower.update()
         async with client() as http:
             for entry in self.starter.entries.values():
                 if not isinstance(entry, LabelTrigger | MentionTrigger) or not entry.poll:

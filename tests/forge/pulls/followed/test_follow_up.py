@@ -10,7 +10,7 @@ from cloister.core.events import AnyBody, Event, PromptReceived
 from cloister.core.requests import NewRun
 from cloister.forge.pulls.api import Job, Pull, Remark, Spot, Talk
 from cloister.forge.pulls.marks import Marks
-from cloister.runs.follow_up import CI_ROUNDS, FollowUp, Ours, delivered
+from cloister.runs.follow_up import CI_ROUNDS, FollowUp, Ours
 from cloister.runs.follow_up import follow_up as follow_up_of
 
 COMMIT = "c" * 40
@@ -32,18 +32,12 @@ def run(*more: AnyBody) -> list[Event]:
     )
 
 
-def follow_up(events: Sequence[Event], talk: Talk, logs: dict[str, str]) -> FollowUp:
-    return follow_up_of(events, talk, logs, OURS)
+def follow_up(events: Sequence[Event], talk: Talk, logs: dict[str, str], *, late: bool = False) -> FollowUp:
+    return follow_up_of(events, talk, logs, OURS, late=late)
 
 
 def due(events: Sequence[Event], talk: Talk) -> list[tuple[str, str]]:
     return [(one.origin, one.text) for one in follow_up(events, talk, LOG).prompts]
-
-
-def test_only_a_finished_run_with_a_pull_request_is_followed() -> None:
-    assert delivered(run())
-    assert not delivered(run()[:-1])
-    assert not delivered([run()[0], run()[-1]])
 
 
 def test_comments_of_people_who_may_push_are_sent_once() -> None:
@@ -59,6 +53,15 @@ def test_comments_of_people_who_may_push_are_sent_once() -> None:
     assert [one.text for one in found.prompts] == ["About cart.py, line 3:\nrename it"]
     assert (found.prompts[0].who, found.prompts[0].origin) == ("ann (review)", "review")
     assert follow_up(run(*found.prompts), talk, {}).prompts == ()
+
+
+def test_a_comment_that_cannot_be_heard_is_answered_once() -> None:
+    said = Remark("1", "ann", "rename it", may_write=False)
+    found = follow_up(run(), Talk(PULL, (said,), deaf="the token lacks a right"), {})
+    assert (found.prompts, found.comment.endswith("are not heard: the token lacks a right.")) == ((), True)
+    ours = Remark("2", "cloister", found.comment, may_write=False)
+    assert follow_up(run(), Talk(PULL, (said, ours), deaf="the token lacks a right"), {}) == FollowUp()
+    assert follow_up(run(), Talk(PULL, (ours,), deaf="the token lacks a right"), {}) == FollowUp()
 
 
 def test_a_failed_job_is_parsed_and_sent_once_for_its_commit() -> None:
@@ -78,6 +81,9 @@ def test_a_job_without_a_log_is_named_with_its_address() -> None:
 def test_ci_is_heard_when_all_jobs_of_the_newest_commit_ended() -> None:
     waiting = Talk(PULL, jobs=(*RED, Job("3", "slow", "running")))
     assert due(run(), waiting) == []
+    assert len(follow_up(run(), waiting, LOG, late=True).prompts) == 1
+    cancelled = Talk(PULL, jobs=(RED[0], Job("2", "tests", "cancelled")))
+    assert follow_up(run(), cancelled, LOG) == FollowUp()
     older = Talk(Pull(1, "u", "open", draft=False, branch="b", commit="d" * 40), jobs=RED)
     assert due(run(), older) == []
 
