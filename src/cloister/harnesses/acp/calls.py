@@ -71,8 +71,9 @@ class Seen:
 
     @property
     def is_told(self) -> bool:
-        """True if it is known what the call does. Many programs announce a call before they say that."""
-        return bool(self.has_input or (self.paths and self.kind != "execute")) or self.is_over
+        """True if it is known what the call does. Many programs announce a call before they say that, or say it in parts."""
+        told = self.line if self.kind == "execute" else self.has_input or self.paths
+        return bool(told) or self.is_over
 
     @property
     def is_over(self) -> bool:

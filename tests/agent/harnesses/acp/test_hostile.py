@@ -200,6 +200,22 @@ while True:
     assert told == [("allow", "bash: touch a"), ("allow", "bash: touch b"), *pushed]
 
 
+async def test_a_command_that_is_told_in_parts_is_in_the_log(tmp_path: Path) -> None:
+    parts = """
+n = opened()
+for given in ({}, {"description": "Make it"}, {"description": "Make it", "command": "make all"}):
+    update(sessionUpdate="tool_call_update", toolCallId="c", title="bash", kind="execute", rawInput=given)
+update(sessionUpdate="tool_call_update", toolCallId="c", status="completed")
+while True:
+    send(id=n, result={"stopReason": "end_turn"})
+    n = read()["id"]
+"""
+    _, bench = await ended(tmp_path, parts)
+    replies = [body for body in bench.of(ModelReplied) if isinstance(body, ModelReplied)]
+    (call,) = (call for body in replies for call in body.calls)
+    assert call.arguments == {"command": "make all", "title": "bash"}
+
+
 @pytest.mark.parametrize("name", ["acp:", "acp: ", "acp:'", "acp:a\0b", "open", f"acp:{'x' * 3_000}"])
 def test_a_harness_that_cannot_be_is_refused_before_the_run(name: str) -> None:
     with pytest.raises(UserError, match="harness"):

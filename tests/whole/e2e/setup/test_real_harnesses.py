@@ -109,6 +109,8 @@ def test_a_real_harness_solves_a_task_and_its_push_is_denied(cloister: Any, calc
     assert "✓ proven" in done.stdout, done.stdout
     (denied,) = [body for body in bodies(cloister, "ActionDecided") if body["effect"] == "deny"]
     assert denied["action"].startswith("bash: ") and "git push origin main" in denied["action"]
+    called = [call["arguments"] for body in bodies(cloister, "ModelReplied") for call in body["calls"]]
+    assert "git push origin main" in called[0]["command"], called[0]
     edits = [body for body in bodies(cloister, "ActionDecided") if body["action"] == "edit: calc.py"]
     assert [body["effect"] for body in edits] == ["allow", "allow"]
     assert len(bodies(cloister, "FinishRefused")) == 1
