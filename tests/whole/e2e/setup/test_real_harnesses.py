@@ -96,9 +96,8 @@ def test_opencode_and_our_own_loop_are_ranked_by_the_same_evidence(cloister: Any
 WORDS = {"opencode": OPENCODE, "claude": CLAUDE, "codex": CODEX}
 
 
-@pytest.mark.parametrize(
-    "harness", ["opencode", *(pytest.param(one, marks=LONG) for one in ("claude", "codex"))]
-)
+@LONG
+@pytest.mark.parametrize("harness", WORDS)
 def test_a_real_harness_solves_a_task_and_its_push_is_denied(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
@@ -141,8 +140,9 @@ def test_a_real_harness_that_cheats_ends_red(cloister: Any, calc: Path, harness:
     assert "without a change" in end["reason"]
 
 
-@LONG
-@pytest.mark.parametrize("harness", WORDS)
+@pytest.mark.parametrize(
+    "harness", ["opencode", *(pytest.param(one, marks=LONG) for one in ("claude", "codex"))]
+)
 def test_a_real_harness_is_stopped_with_its_commands(cloister: Any, calc: Path, harness: str) -> None:
     registry("pypi")
     registry("npm")
