@@ -200,7 +200,7 @@ while True:
     assert told == [("allow", "bash: touch a"), ("allow", "bash: touch b"), *pushed]
 
 
-async def test_a_command_that_is_told_in_parts_is_in_the_log(tmp_path: Path) -> None:
+async def test_a_command_that_comes_in_parts_is_in_the_log(tmp_path: Path) -> None:
     parts = """
 n = opened()
 for given in ({}, {"description": "Make it"}, {"description": "Make it", "command": "make all"}):
