@@ -218,6 +218,7 @@ _WANT = re.compile(
     r"positional argument|is not a (?:function|constructor)|not defined|undefined|undeclared|exported member|not provide an export|[Cc]annot find|not found in|"
     r"no (?:field|method|member|such)|cannot be applied|(?:not enough|too many) arguments|implicit declaration|\bE0\d{3}\b"
 )
+_INTERPRETED = (".py", ".js", ".cjs", ".mjs", ".jsx")
 _CALLED = re.compile(r"\b(\w{2,100})\(\) (?:got|takes|missing)")
 
 
@@ -226,11 +227,14 @@ def hidden_by_edits(
     again: Sequence[Diagnosis],
     changed: Sequence[Version],
     gone: Collection[str] = (),
+    *,
+    all_restored: bool = False,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of tests that passed before and pass as changed: those that are red as the base has them, and notes.
 
     If the old form needs something that the change removed or renamed, the new form may stand for it, as long as it
-    says everything that the old one said. Tests that are `gone` must be there again as the base has them.
+    says everything that the old one said. Tests that are `gone` must be there again as the base has them. So must all
+    others, if all files of tests are those of the base and each is loaded for itself, as nothing is compiled.
     """
     results = {test.name: test for one in again for test in one.tests}
     inner = {inner_name(name): test for name, test in results.items()}
@@ -242,6 +246,8 @@ def hidden_by_edits(
     )
     undone = [msgspec.structs.replace(one, before=one.after, after=one.before) for one in changed]
     forms = _Forms(changed)
+    files = [one.path for one in changed if has_tests(one.path) and is_test_code(one.path)]
+    alone = all_restored and all(path.endswith(_INTERPRETED) for path in files)
     red: list[str] = []
     notes: list[str] = []
     for name in names:
@@ -257,7 +263,7 @@ def hidden_by_edits(
         wants = _WANT.search(said) and (called or connected(said, undone))
         if wants and forms.say_as_much(name):
             notes.append(f"changed along with what it uses: {name}")
-        elif test is not None or wants or is_lost:
+        elif test is not None or wants or is_lost or alone:
             red.append(name)
     return tuple(red), tuple(notes)
 

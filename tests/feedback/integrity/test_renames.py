@@ -246,3 +246,14 @@ def test_a_test_that_moved_with_what_it_uses_must_say_as_much(body: str) -> None
 
     assert shown.hidden_by_edits([OLD], [check(failed)], weaker, {OLD})[0] == (OLD,)
     assert shown.hidden_by_edits([OLD], [check(failed)], equal, {OLD})[0] == ()
+
+
+@pytest.mark.parametrize(("ending", "hidden"), [("py", (OLD,)), ("go", ())])
+def test_an_edited_test_whose_old_form_cannot_be_loaded_for_another_reason_hides_something(
+    ending: str, hidden: tuple[str, ...]
+) -> None:
+    stopped = Diagnosis("check", 2, 1.0, tail="RuntimeError: set SHOP")
+    edit = Version(f"tests/test_shop.{ending}", PYTHON, PYTHON.replace("prices = [1, 2]", "prices = [3]"))
+
+    assert shown.hidden_by_edits([OLD], [stopped], [edit], all_restored=True) == (hidden, ())
+    assert shown.hidden_by_edits([OLD], [stopped], [edit]) == ((), ())

@@ -244,10 +244,10 @@ class _Proving:
                 return (Weakening(".", "base", detail="the tests of the base could not be restored"),), ()
         gone = set(names).difference(test.name for one in self.found for test in one.tests)
         again = await self._each(names, names, "edited")
-        red, notes = shown.hidden_by_edits(names, again, versions, gone)
+        red, notes = shown.hidden_by_edits(names, again, versions, gone, all_restored=not free)
         if red:  # once more, as one may be flaky
             again = await self._each(red, names, "edited")
-            red, _ = shown.hidden_by_edits(red, again, versions, gone)
+            red, _ = shown.hidden_by_edits(red, again, versions, gone, all_restored=not free)
         if not await back_to(self.computer, self.tree):
             return (Weakening(".", "base", detail="the change could not be restored"),), ()
         return tuple(Weakening(name, "base") for name in red), notes
