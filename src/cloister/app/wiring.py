@@ -426,7 +426,10 @@ def _services(  # noqa: PLR0913  (each is one part of the machine)
         author=Author(settings.file.author, _signing_key(settings)),
         people=settings.file.people,
         kinds=tuple(settings.file.models.kind),
-        tools=(*_tool_sources(settings, doorway), *knowledge_tools(settings, warming.workshop.forges)),
+        tools=(
+            *_tool_sources(settings, doorway, warming.workshop.templates),
+            *knowledge_tools(settings, warming.workshop.forges),
+        ),
         knowledge=settings.file.knowledge,
         helpers=settings.file.helpers,
         rules=rule_files(settings),
@@ -474,11 +477,11 @@ def mcp_secrets(vault: Vault) -> Reveal:
     return reveal
 
 
-def _tool_sources(settings: Settings, doorway: Doorway) -> tuple[ToolSource, ...]:
+def _tool_sources(settings: Settings, doorway: Doorway, templates: Templates) -> tuple[ToolSource, ...]:
     """What adds tools to each attempt."""
     file, source = settings.file, str(settings.config_path)
     servers = McpTools(file.mcp, source, mcp_ways(doorway), file.mcp_json, mcp_secrets(doorway.vault))
-    looking = LookTool(Attachments(settings.data_dir))
+    looking = LookTool(Attachments(settings.data_dir), templates)
     return DeclaredTools(file.tool, source), function_tools, servers, looking
 
 

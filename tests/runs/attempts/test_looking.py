@@ -15,6 +15,9 @@ from cloister.core.events import ToolReturned, ToolsOffered
 from cloister.core.log import pictures_of
 from cloister.log.attachments import Attachments
 from cloister.runs.environments.pictures import address_of, picture_name
+from cloister.sandbox.templates.building import About, Build
+from cloister.sandbox.templates.catalog import Templates
+from cloister.sandbox.templates.recipes import Packages
 
 pytestmark = pytest.mark.anyio
 
@@ -64,6 +67,26 @@ async def test_a_model_sees_a_page_before_and_after_its_change(arena: Arena) -> 
     before, after = (store.read(journal.events[0].run, one.sha256) for one in pictures)
     assert before and after and before != after
     assert before.startswith(PNG)
+
+
+async def test_a_template_of_ones_own_with_the_browser_does_as_well(arena: Arena) -> None:
+    templates = Templates(arena.root / "templates", "/usr/bin:/bin")
+
+    async def make(work: Build) -> About:
+        (work.rootfs / "opt/web").mkdir(parents=True)
+        (work.rootfs / "opt/web/chromium").touch()
+        return About(env={"PATH": "/opt/web:/bin"})
+
+    for name in ("pages", "plain"):
+        templates.keep_recipe(name, Packages(("chromium",)))
+    await templates.build("pages", make, lambda fraction, note: None)
+    arena.tools = (LookTool(Attachments(arena.root), templates),)
+    offered: dict[str, bool] = {}
+    for name in ("pages", "plain", "unknown"):
+        journal = arena.journal(arena.request(script(FINISH), template=name))
+        await arena.run(journal)
+        offered[name] = "look" in {one.name for event in of(journal, ToolsOffered) for one in event.tools}
+    assert offered == {"pages": True, "plain": False, "unknown": False}
 
 
 async def test_a_run_without_the_browser_has_no_such_tool(arena: Arena) -> None:

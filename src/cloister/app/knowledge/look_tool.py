@@ -12,7 +12,7 @@ from msgspec import Meta
 from cloister.agent.tools.api import Observation, Show, Tool, observe
 from cloister.agent.tools.toolset import Offer, ToolPlace
 from cloister.core.computer import Computer
-from cloister.core.errors import CloisterError
+from cloister.core.errors import CloisterError, UserError
 from cloister.core.events import ToolReturned
 from cloister.core.repository import FILES, OwnPage, read_settings
 from cloister.core.requests import told
@@ -21,10 +21,14 @@ from cloister.core.text import decode
 from cloister.forge.read import read_file
 from cloister.log.attachments import Attachments
 from cloister.runs.environments.pictures import address_of, picture_name, take_picture
+from cloister.sandbox.templates import root
+from cloister.sandbox.templates.catalog import Templates
 
 LOOK = "look"
 BROWSER = "browser"
 """The built-in template with a browser."""
+PROGRAM = "chromium"
+"""A template that was built with this program on its search path has one, too."""
 MOST_LOOKS = 24
 """Of one attempt."""
 _BYTES = 8_388_608
@@ -47,13 +51,15 @@ class LookArgs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class LookTool:
-    """A `ToolSource`: `look`, where the run or its repository names the template with the browser."""
+    """A `ToolSource`: `look`, where the run or its repository names a template with a browser."""
 
     store: Attachments
+    templates: Templates | None = None
+    """Those of this machine, some of which may have a browser, too."""
 
     @asynccontextmanager
     async def __call__(self, place: ToolPlace) -> AsyncGenerator[Offer]:
-        if not await _has_browser(place):
+        if not (name := await self._with_browser(place)):
             yield Offer()
             return
 
@@ -75,20 +81,30 @@ class LookTool:
                     run=run,
                     grant="allow",
                     own=True,
-                    source=f"the template {BROWSER}",
+                    source=f"the template {name}",
                 ),
             )
         )
 
+    async def _with_browser(self, place: ToolPlace) -> str | None:
+        """The template that the run or its repository names, if it has a browser."""
+        named: list[str | None] = [place.request.template]
+        if commit := place.declared[0]:
+            found = {name: await read_file(place.bare, commit, name) for name in FILES}
+            texts = {name: decode(data) for name, data in found.items() if data is not None}
+            named.append(read_settings(texts).template)
+        for name in filter(None, named):
+            if name == BROWSER or (self.templates and await in_thread(_has_browser, self.templates, name)):
+                return name
+        return None
 
-async def _has_browser(place: ToolPlace) -> bool:
-    if place.request.template == BROWSER:
-        return True
-    if not (commit := place.declared[0]):
+
+def _has_browser(templates: Templates, name: str) -> bool:
+    try:
+        built = templates.built(name)
+    except UserError:
         return False
-    found = {name: await read_file(place.bare, commit, name) for name in FILES}
-    texts = {name: decode(data) for name, data in found.items() if data is not None}
-    return read_settings(texts).template == BROWSER
+    return built is not None and root.has(built.rootfs, PROGRAM, built.about.env.get("PATH", ""))
 
 
 def _taken(place: ToolPlace) -> list[int]:
