@@ -156,6 +156,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 AS_ON_THE_BASE = "it fails with the tests of the base"
 """How a test was weakened that passes only as the change has it."""
+FOR_A_PERSON = "a person must allow it"
+"""The first words on product code that is made for tests, which no experiment can judge."""
 
 
 def statement(found: Comparison) -> str:
@@ -175,11 +177,12 @@ def statement(found: Comparison) -> str:
             if (
                 found.open
                 and not (found.new or found.asked)
-                and all(AS_ON_THE_BASE in one for one in found.weakened)
+                and all(AS_ON_THE_BASE in one or FOR_A_PERSON in one for one in found.weakened)
             ):
+                odd = any(FOR_A_PERSON in one for one in found.weakened)
                 said = (
-                    "only changed or lost tests refuse it; if that is meant, run it with --ask-test-changes, or name "
-                    "their files with --allow-test-changes"
+                    f"only {'code that is made for' if odd else 'changed or lost'} tests refuse{'s' if odd else ''} it; "
+                    "if that is meant, run it with --ask-test-changes, or name their files with --allow-test-changes"
                 )
     parts = ((found.unrelated, "old and unrelated"), (found.not_run, "not run"))
     rest = "".join(f"; {word}: {_few(names)}" for names, word in parts if names)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import Comparison, Diagnosis, TestResult
+from cloister.core.diagnosis import FOR_A_PERSON, Comparison, Diagnosis, TestResult
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.compare import inner_name, left_red
 from cloister.feedback.goals import Goals
@@ -307,14 +307,16 @@ def _literals(lines: Sequence[str]) -> Counter[str]:
 
 
 def refused_for_tests(found: Sequence[Diagnosis], comparison: Comparison) -> bool:
-    """True if changes of tests are all that is wrong: base tests are lost, or red as the base has them."""
+    """True if a person may permit all that is wrong: base tests are lost, or red as the base has them, or code is for tests."""
     weak = [one for check in found for one in check.weakened if one.how != "moved"]
     lost = comparison.missing or comparison.skipped or comparison.weakened
     return (
         bool(lost)
         and not comparison.new
         and not comparison.asked
-        and all(one.how == "base" and one.file != "." for one in weak)
+        and all(
+            (one.how == "base" and one.file != ".") or one.detail.startswith(FOR_A_PERSON) for one in weak
+        )
     )
 
 

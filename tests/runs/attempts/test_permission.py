@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import anyio
 import pytest
 from tests.agent.loop_bench import MemoryJournal
-from tests.runs.arena import ADD, FINISH, Arena, Interrupted, bash, of, script
+from tests.runs.arena import ADD, FINISH, SUB, Arena, Interrupted, bash, of, script
 
 from cloister.agent.approvals import DETAIL_CHARS
 from cloister.agent.evidence.permission import Permission, permitted
@@ -93,6 +93,28 @@ async def test_yes_accepts_the_tests_as_shown_and_the_result_lists_them(arena: A
     assert "+        self.assertEqual(calc.sub(3, 2), 5)" in asked.detail
     assert "calc.py b" not in asked.detail.replace("test_calc.py", ""), "only tests are shown"
     assert [body.comparison.green for body in of(journal, ProofTaken)] == [False, True]
+
+
+async def test_product_code_that_is_compiled_for_tests_is_a_question_too(arena: Arena) -> None:
+    person = Person("yes")
+    code = "printf '#ifdef UNIT_TEST\\nint seen;\\n#endif\\n' > fast.c"
+
+    ended, _ = await run(arena, script(bash(f"{ADD}; {SUB}; {code}"), FINISH), person)
+
+    [asked] = person.asked
+    assert (asked.action, ended.outcome) == ("change tests: fast.c", "proven")
+    assert "a person must allow it: it is compiled differently for tests: #ifdef UNIT_TEST" in asked.detail
+    assert "+int seen;" in asked.detail
+    assert ended.comparison is not None
+    assert "changed with permission: fast.c" in ended.comparison.notes
+
+
+async def test_product_code_for_tests_without_a_person_is_refused(arena: Arena) -> None:
+    code = "printf '#ifdef UNIT_TEST\\nint seen;\\n#endif\\n' > fast.c"
+
+    ended, _ = await run(arena, script(bash(f"{ADD}; {SUB}; {code}"), FINISH, *GIVE_UP), Person(), asks=False)
+
+    assert ended.outcome == "red"
 
 
 async def test_no_goes_back_to_the_agent_and_is_not_asked_again(arena: Arena) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 import anyio
 
 from cloister.agent.approvals import DETAIL_CHARS, answered, counts, new_ask_id
-from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.diagnosis import FOR_A_PERSON, Comparison, Diagnosis
 from cloister.core.events import AskAnswered, AskRaised, ChangedTests
 from cloister.core.log import Index, Journal
 from cloister.core.text import one_line
@@ -58,10 +58,13 @@ class Permission:
 
         if not refused_for_tests(found, compared):
             return ""
+        # Product code that is compiled for tests, or can end them.
+        odd = {weak.file for one in found for weak in one.weakened if weak.detail.startswith(FOR_A_PERSON)}
         tests = tuple(
             ChangedTests(path, content)
             for path, content in sorted((await self.files.contents(commit)).items())
-            if (has_tests(path) or configures_tests(path)) and not is_allowed(path, self.allowed)
+            if path in odd or has_tests(path) or configures_tests(path)
+            if not is_allowed(path, self.allowed)
         )
         if not tests:
             return ""

@@ -157,8 +157,11 @@ class _Proving:
         notes = tuple(edited)
         notes += tuple(f"{name} shows nothing: no assertion of it can fail" for name in sorted(empty))
         tests = [one.path for one in versions if has_tests(one.path) and not is_product(one.path)]
+        given = [one.path for one in versions if is_allowed(one.path, task.permitted.patterns)]
         notes += tuple(
-            f"changed with permission: {path}" for path in tests if is_allowed(path, task.may_change)
+            f"changed with permission: {path}"
+            for path in dict.fromkeys((*tests, *given))
+            if is_allowed(path, task.may_change)
         )
         notes += (
             *await self._hard_coded(versions, names),

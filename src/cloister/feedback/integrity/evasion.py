@@ -7,7 +7,9 @@ that knows about it.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from cloister.core.diagnosis import Diagnosis, Weakening
+from msgspec.structs import replace
+
+from cloister.core.diagnosis import FOR_A_PERSON, Diagnosis, Weakening
 from cloister.feedback.integrity.runner_config import sections
 from cloister.feedback.integrity.versions import Version
 
@@ -23,9 +25,11 @@ _ASKS = re.compile(
 """Names by which a program detects that tests run it, or finds their report."""
 
 _EXITS = re.compile(
-    r"\b_exit\(|\b_Exit\(|\bquick_exit\(|\bSYS_exit|\bconstructor\b\s*[,()]|\.init_array\b|#\[ctor\b"
+    r"\b(?:_exit|_Exit|quick_exit)\s*\((?!\s*(?:EXIT_FAILURE|-?0*[1-9]\d*)\s*\))|\bSYS_exit|\.init_array\b|#\[ctor\b|"
+    r"(?:[(,]|::)\s*(?:__)?constructor(?:__)?\s*[,()\]]"
 )
-"""Ways to end a compiled program before its tests, where only the exit status tells how they went."""
+"""Ways to end a compiled program before its tests, where only the exit status tells how they went. A status that is
+certainly not 0 fools nobody."""
 
 _C = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")
 _COMMENT = re.compile(r"\s*(?://(?!go:)|\*\s)")
@@ -36,12 +40,12 @@ def deceiving(version: Version) -> Iterator[Weakening]:
     if version.after is None:
         return
     if fork := _forks(version):
-        detail = f"it is compiled differently for tests, which a person must allow: {fork}"
+        detail = f"{FOR_A_PERSON}: it is compiled differently for tests: {fork}"
         yield Weakening(version.path, "deceived", detail=detail)
         return
     exits = _EXITS.search(_added(version)) if version.path.endswith((".rs", *_C)) else None
     if exits and not _EXITS.search(version.before or ""):
-        detail = f"it can end the program before its tests: {exits.group()}"
+        detail = f"{FOR_A_PERSON}: it can end the program before its tests: {exits.group()}"
         yield Weakening(version.path, "deceived", detail=detail)
 
 
@@ -67,9 +71,19 @@ _RUST_ITEM = re.compile(
     r"(?:mod|fn|use|impl|struct|enum|union|trait|type|static|const|extern|macro_rules!)\b|$|[}/#]"
 )
 _C_FORK = re.compile(
-    r"^(?:\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?|.{0,200}?(?=__BASE_FILE__|__INCLUDE_LEVEL__))((?:\w{0,80}_)?(?:[A-Z]?UNIT|ASSERT|\w?TEST(?:S|ED|ING)?|GREATEST|ACUTEST|DOCTEST|UNITY|"
-    r"CATCH2?|CMOCKA|CRITERION|GMOCK)(?:_\w{1,80})?|__(?:BASE_FILE|INCLUDE_LEVEL)__)\b"
+    r"^(?:\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?|.{0,200}?(?=__BASE_FILE__|__INCLUDE_LEVEL__))("
+    r"(?:\w{0,80}_)?(?:UNIT|\w)?TEST(?:S|ED|ING)?(?:_\w{1,80})?|"
+    r"_{0,2}C?ASSERT(?:_H_{0,2}|_(?:EQ|NE|TRUE|FALSE|STR|INT|THAT|[LG][TE]|NEAR|DOUBLE|FLOAT|NULL)\w{0,40})?|"
+    r"_{0,2}(?:C(?:PP)?UNIT|MUNIT|MINUNIT|UNITY|CATCH2?|GREATEST|CRITERION)_"
+    r"(?:\w{0,40}H|\w{0,40}HPP|VERSION\w{0,40}|CONFIG\w{0,40}|MAIN|BEGIN|FRAMEWORK\w{0,40}|INTERNALS\w{0,40}|INCLUDED?\w{0,40})_{0,2}|"
+    r"_{0,2}(?:ACUTEST|DOCTEST|CMOCKA|GMOCK)(?:_\w{1,80})?|__(?:BASE_FILE|INCLUDE_LEVEL)__)(?!\w)"
 )
+"""Marks of tests: `TEST` as a word of its own, and what the headers of test frameworks define."""
+_C_DEFAULT = re.compile(
+    r"^[ \t]*#[ \t]*ifndef[ \t]+(\w{1,200})[ \t]*\n[ \t]*#[ \t]*define[ \t]+\1\b[^\n]{0,400}\n[ \t]*#[ \t]*endif",
+    re.MULTILINE,
+)
+"""A macro that is defined unless it is there: nothing else depends on it."""
 _C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)
 
 
@@ -81,7 +95,8 @@ def _forks(version: Version) -> str | None:
         return next((fork for fork in _rust_forks(version.after or "") if fork not in known), None)
     if path.endswith(_C):
         guards = set(_C_DEFINE.findall(version.after or ""))
-        found = map(_C_FORK.match, version.new_lines())
+        plain = replace(version, after=_C_DEFAULT.sub("", version.after or ""))
+        found = map(_C_FORK.match, plain.new_lines())
         return next((one.group().strip() for one in found if one and one[1] not in guards), None)
     return None
 
