@@ -93,7 +93,7 @@ class Independence:
         ran = await run_part(self.computer, check, f"proof-trace-{secrets.token_hex(4)}", self.show, line)
         told = await self.computer.run(_bash(f'{how.read}; rm -rf "$1"', place))
         red = {ran.check, *(test.name for test in ran.failing)} if not ran.green else set[str]()
-        return how.executed(told.out) if red.issuperset(names) else None
+        return how.executed(told.out, files) if red.issuperset(names) else None
 
 
 def _bash(script: str, *args: str) -> Command:

@@ -1,7 +1,7 @@
 """Finds out whether tests execute lines that a change touched: how to trace them, and how to read the trace. Pure.
 
-Python has a tracer of our own, Go its profile of coverage, and Node.js the coverage of V8. Lines outside of functions count
-as well, except for definitions and imports, which every test of the module executes.
+Python has a tracer of our own, Go its profile of coverage, Jest its own coverage, and other runners in Node.js that of V8. Lines
+outside of functions count as well, except for definitions and imports, which every test of the module executes.
 """
 
 import difflib
@@ -14,6 +14,7 @@ import msgspec
 from cloister.feedback.integrity.versions import Version
 
 _LINES = 20_000
+_SCRIPTS = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
 _DEFINES = re.compile(r"^(?:\s|@|def\b|class\b|async def\b|import\b|from\b|#|[rbu]?[\"']|\)|$)")
 
 _SCRIPT = """\
@@ -73,8 +74,8 @@ class Tracer(msgspec.Struct, frozen=True):
     """The command line of a check with the tracer."""
     read: str
     """A shell script that prints the trace; `$1` is the place."""
-    executed: Callable[[bytes], bool | None]
-    """True if the trace has a changed line; None if it does not tell."""
+    executed: Callable[[bytes, Sequence[str]], bool | None]
+    """True if the trace has a changed line, with the files of the tests that ran; None if it does not tell."""
 
 
 def tracer(root: str, place: str, changed: Sequence[Version]) -> Tracer | None:
@@ -83,12 +84,14 @@ def tracer(root: str, place: str, changed: Sequence[Version]) -> Tracer | None:
         text = _python(root, f"{place}/hits", changed)
         write = ("sitecustomize.py", text) if text is not None else None
 
-        def executed(report: bytes) -> bool | None:
+        def executed(report: bytes, tests: Sequence[str]) -> bool | None:
             return _executed_python(report) if text is not None else False
 
         return Tracer(write, lambda line: with_path(line, place), 'cat "$1/hits"', executed)
     if all(one.path.endswith(".go") for one in changed):
         return _go(place, changed)
+    if all(one.path.endswith(_SCRIPTS) for one in changed):
+        return _script(root, place, changed)
     return None
 
 
@@ -162,7 +165,7 @@ def _go(place: str, changed: Sequence[Version]) -> Tracer:
     def line(command: str) -> str:
         return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}{flags}"; {command}'
 
-    def executed(report: bytes) -> bool | None:
+    def executed(report: bytes, tests: Sequence[str]) -> bool | None:
         return _executed_go(report.decode(errors="replace"), changed)
 
     return Tracer(None, line, f'grep -F -e mode: {names} "$1/profile"', executed)
@@ -185,3 +188,137 @@ def _executed_go(profile: str, changed: Sequence[Version]) -> bool | None:
                 return True
             unknown = unknown or not (counts or _GO_PLAIN.match(after[number - 1]))
     return None if unknown else False
+
+
+# JavaScript: Jest counts statements of the source. Elsewhere V8 counts ranges of what it compiled, which tells about a file
+# only if that is the file's own text. V8 writes at the end of a process, so the files of the tests must be there.
+
+_V8 = """\
+const fs = require('fs'), path = require('path'), url = require('url');
+const [place, root, ...changed] = process.argv.slice(1), loaded = [], odd = [], ranges = [];
+for (const name of fs.readdirSync(place).filter((name) => name.startsWith('coverage-'))) {
+  for (const one of JSON.parse(fs.readFileSync(path.join(place, name), 'utf8')).result) {
+    if (!one.url.startsWith('file://')) continue;
+    const file = path.relative(root, url.fileURLToPath(one.url));
+    if (file.startsWith('..') || file.includes('node_modules') || !fs.existsSync(path.join(root, file))) continue;
+    const all = one.functions.flatMap((each) => each.ranges.map((at) => [at.startOffset, at.endOffset, at.count]));
+    const size = fs.readFileSync(path.join(root, file), 'utf8').length;
+    (all.some(([start, end]) => start === 0 && end === size) ? loaded : odd).push(file);
+    if (changed.includes(file)) ranges.push([file, all]);
+  }
+}
+console.log(JSON.stringify({ loaded, odd, ranges }));
+"""
+_SCRIPT_PLAIN = re.compile(
+    r"^\s*(?://.*|/?\*.*|[{}()\[\];,]*|(?:['\"]use strict['\"];?)|import\b.*|export \{.*|"
+    r"(?:const|let|var) (?:\w+|\{[\w\s,:]*\}) = require\([^()]*\);?|(?:module\.)?exports = \{[\w\s,]*\};?)\s*$"
+)
+
+
+class _V8Report(msgspec.Struct, frozen=True):
+    loaded: tuple[str, ...]
+    odd: tuple[str, ...]
+    ranges: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...]
+
+
+class _Spot(msgspec.Struct, frozen=True):
+    line: int | None = None
+
+
+class _Span(msgspec.Struct, frozen=True):
+    start: _Spot
+    end: _Spot
+
+    @property
+    def lines(self) -> int:
+        return (self.end.line or self.start.line or 0) - (self.start.line or 0)
+
+    def has(self, line: int) -> bool:
+        return 0 <= line - (self.start.line or 0) <= self.lines
+
+
+class _Function(msgspec.Struct, frozen=True):
+    loc: _Span
+    decl: _Span
+
+
+class _JestFile(msgspec.Struct, frozen=True, rename={"statements": "statementMap", "functions": "fnMap"}):
+    statements: dict[str, _Span]
+    functions: dict[str, _Function]
+    s: dict[str, int]
+    f: dict[str, int]
+
+
+def _script(root: str, place: str, changed: Sequence[Version]) -> Tracer:
+    paths = [one.path for one in changed if one.after is not None]
+
+    def line(command: str) -> str:
+        if " --json --outputFile=" not in command:
+            return f"export NODE_V8_COVERAGE={shlex.quote(place)}; {command}"
+        chosen = " ".join(f"--collectCoverageFrom={shlex.quote(path)}" for path in paths)
+        return f"{command} --coverage --coverageReporters=json --coverageDirectory={place}/jest {chosen}"
+
+    def executed(report: bytes, tests: Sequence[str]) -> bool | None:
+        try:
+            if report.startswith(b"jest"):
+                return _executed_jest(
+                    msgspec.json.decode(report[4:], type=dict[str, _JestFile]), root, changed
+                )
+            return _executed_v8(msgspec.json.decode(report, type=_V8Report), tests, changed)
+        except msgspec.DecodeError:
+            return None
+
+    jest = '"$1/jest/coverage-final.json"'
+    v8 = f'node "$1/read.js" "$1" {shlex.quote(root)} {" ".join(map(shlex.quote, paths))}'
+    read = f"if [ -f {jest} ]; then printf jest; cat {jest}; else {v8}; fi"
+    return Tracer(("read.js", _V8.replace("slice(1)", "slice(2)")), line, read, executed)
+
+
+def _executed_v8(report: _V8Report, tests: Sequence[str], changed: Sequence[Version]) -> bool | None:
+    """True if the innermost range around the end of a changed line was entered."""
+    if not tests or not set(tests) <= set(report.loaded) or {one.path for one in changed} & {*report.odd}:
+        return None
+    for one in changed:
+        after = (one.after or "").split("\n")
+        for number in touched_lines(one):
+            text = after[number - 1]
+            if _SCRIPT_PLAIN.match(text):
+                continue
+            before = "\n".join([*after[: number - 1], text.rstrip(" \t;,)")])
+            at = len(before.encode("utf-16-le", "surrogatepass")) // 2 - 1
+            for path, ranges in report.ranges:
+                around = [span for span in ranges if span[0] <= at < span[1]]
+                if path == one.path and around and min(around, key=lambda span: span[1] - span[0])[2]:
+                    return True
+    return False
+
+
+def _executed_jest(report: dict[str, _JestFile], root: str, changed: Sequence[Version]) -> bool | None:
+    """True if the innermost statement of a changed line was executed; None if it is in none."""
+    unknown = False
+    for one in changed:
+        after = (one.after or "").split("\n")
+        lines = [number for number in touched_lines(one) if not _SCRIPT_PLAIN.match(after[number - 1])]
+        found = report.get(f"{root}/{one.path}")
+        if found is None:
+            unknown = unknown or bool(lines)
+            continue
+        for number in lines:
+            spans = [(span, found.s.get(key, 1)) for key, span in found.statements.items()]
+            bodies = [
+                (_Span(each.decl.start, each.loc.end), found.f.get(key, 1))
+                for key, each in found.functions.items()
+            ]
+            # A statement that holds a function is executed without it.
+            parts = [part for part in (_innermost(spans, number), _innermost(bodies, number)) if part]
+            if parts and all(any(part) for part in parts):
+                return True
+            unknown = unknown or not parts
+    return None if unknown else False
+
+
+def _innermost(counted: Iterable[tuple[_Span, int]], line: int) -> list[int]:
+    """The counts of the shortest spans around a line."""
+    around = [(span.lines, count) for span, count in counted if span.has(line)]
+    least = min((size for size, _ in around), default=0)
+    return [count for size, count in around if size == least]

@@ -29,7 +29,7 @@ _EXITS = re.compile(
     r"(?:[(,]|::)\s*(?:__)?constructor(?:__)?\s*[,()\]]"
 )
 """Ways to end a compiled program before its tests, where only the exit status tells how they went. A status that is
-certainly not 0 fools nobody."""
+certainly not 0 fools no check."""
 
 _C = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")
 _COMMENT = re.compile(r"\s*(?://(?!go:)|\*\s)")
