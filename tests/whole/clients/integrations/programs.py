@@ -166,7 +166,7 @@ class Scripted(Model):
     def __init__(self):
         self.told = []
 
-    async def get_response(self, instructions, input, settings, tools, *more, **others):
+    async def get_response(self, *, input, tools, **others):
         self.told.append(input)
         if len(self.told) == 1:
             assert "exec_command" in [tool.name for tool in tools]
