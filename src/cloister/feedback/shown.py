@@ -155,7 +155,7 @@ def edited_tests(
 
     Its lines were changed, or lines around it, or a helper, or data. New tests and new lines of helpers do not count.
     Included are tests that have no result now: another test may have taken the name in another file, or the same
-    assertions under another name. `free` are files that the task may change.
+    assertions under another name; and checks that name no test. `free` are files that the task may change.
     """
     edits = [one for one in map(_edits, changed) if one is not None]
     given_up = [one for one in map(_edits, free) if one is not None]
@@ -166,12 +166,15 @@ def edited_tests(
             return not any(edit.concerns(test) for edit in given_up)
         return now == "passed" and any(edit.concerns(test) for edit in edits)
 
-    return {
+    found = {
         test.name: one.check
         for one in baseline
         for test in one.tests
         if test.status == "passed" and may_be_easier(test, status.get((one.check, test.name)))
     }
+    silent = {one.check for one in now if one.green and not one.tests}
+    whole = [one.check for one in baseline if one.green and not one.tests and may_run_tests(one.check)]
+    return found | {check: check for check in whole if edits and check in silent}
 
 
 class _Edits(msgspec.Struct, frozen=True):
@@ -223,7 +226,7 @@ _CALLED = re.compile(r"\b(\w{2,100})\(\) (?:got|takes|missing)")
 
 
 def hidden_by_edits(
-    names: Iterable[str],
+    names: Collection[str],
     again: Sequence[Diagnosis],
     changed: Sequence[Version],
     gone: Collection[str] = (),
@@ -237,6 +240,9 @@ def hidden_by_edits(
     others, if all files of tests are those of the base and each is loaded for itself, as nothing is compiled.
     """
     results = {test.name: test for one in again for test in one.tests}
+    for one in again:
+        if not one.tests and one.check in names:
+            results[one.check] = TestResult(one.check, "passed" if one.green else "failed")
     inner = {inner_name(name): test for name, test in results.items()}
     errors = "\n".join(
         part
@@ -245,7 +251,7 @@ def hidden_by_edits(
         for part in (one.tail, *(each.message for each in one.diagnostics))
     )
     undone = [msgspec.structs.replace(one, before=one.after, after=one.before) for one in changed]
-    forms = _Forms(changed)
+    forms = _Forms(changed, {one.check for one in again})
     files = [one.path for one in changed if has_tests(one.path) and is_test_code(one.path)]
     alone = all_restored and all(path.endswith(_INTERPRETED) for path in files)
     red: list[str] = []
@@ -271,7 +277,8 @@ def hidden_by_edits(
 class _Forms:
     """The forms of the tests on the base and now."""
 
-    def __init__(self, changed: Sequence[Version]) -> None:
+    def __init__(self, changed: Sequence[Version], checks: Collection[str]) -> None:
+        self._checks = checks
         files = [one for one in changed if has_tests(one.path) and is_test_code(one.path)]
         self._old = _outlined((one.path, one.before) for one in files if _edits(one) is not None)
         self._new = _outlined((one.path, one.after) for one in files)
@@ -282,7 +289,7 @@ class _Forms:
         return all(
             any(not _literals(lines) - _literals(now) for now in self._now(place))
             for place, lines in self._old.items()
-            if _last(place) in name
+            if _last(place) in name or name in self._checks
         )
 
     def _now(self, place: Place) -> list[Sequence[str]]:
