@@ -5,18 +5,31 @@ Code above this package depends on these protocols only. `log/sqlite/` implement
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from cloister.core.budget import Spend
-from cloister.core.events import AnyBody, Delta, Event, FromOutside, Phase
+from cloister.core.events import (
+    AnyBody,
+    AttemptStarted,
+    ConnectionDecided,
+    Delta,
+    Event,
+    FromOutside,
+    ModelFailed,
+    ModelReplied,
+    Phase,
+    RequestDecided,
+    ToolReturned,
+)
 from cloister.core.events.attempt import Level, Resource
 from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, Outcome, Role, State
-from cloister.log.audit.entry import AuditEntry, Checkpoint
+from cloister.log.audit.entry import AuditEntry, AuditFilter, Checkpoint
 
 if TYPE_CHECKING:
     from cloister.log.audit.verify import Verdict
@@ -185,9 +198,9 @@ class AuditLog(Protocol):
         ...
 
     async def audit(
-        self, after: int = 0, limit: int = 256, run: RunId | None = None
+        self, after: int = 0, limit: int = 256, run: RunId | None = None, only: AuditFilter | None = None
     ) -> tuple[AuditEntry, ...]:
-        """Return entries with a greater number than `after`, in order; only those of `run` if given."""
+        """Return entries with a greater number than `after`, in order; only those of `run` and `only` if given."""
         ...
 
     async def seal(self, run: RunId) -> Checkpoint | None:
@@ -262,7 +275,7 @@ class BudgetStore(Protocol):
 
 
 class Latency:
-    """How long writes took, counted by bounds as a monitor reads them."""
+    """How long writes took, counted by bounds as a monitor reads them, and what they were about."""
 
     BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
     """In seconds."""
@@ -270,6 +283,23 @@ class Latency:
     def __init__(self) -> None:
         self.counts = [0] * (len(self.BOUNDS) + 1)
         self.seconds = 0.0
+        self.done: Counter[tuple[str, str]] = Counter()
+        """What the appended events tell of, and how it went."""
+
+    def count(self, bodies: Iterable[AnyBody]) -> None:
+        """Count what a monitor wants to know of durable events."""
+        for body in bodies:
+            match body:
+                case AttemptStarted():
+                    self.done["attempts", "started"] += 1
+                case ModelReplied() | ModelFailed():
+                    self.done["model_calls", "ok" if isinstance(body, ModelReplied) else "failed"] += 1
+                case ToolReturned():
+                    self.done["tool_calls", "ok" if body.ok else "failed"] += 1
+                case ConnectionDecided() | RequestDecided():
+                    self.done["door", body.effect] += 1
+                case _:
+                    pass
 
     def add(self, seconds: float) -> None:
         self.counts[bisect_left(self.BOUNDS, seconds)] += 1

@@ -2,7 +2,14 @@ import pytest
 from tests.server.conftest import Served
 
 from cloister.core import limits
-from cloister.core.events import AskRaised, PromptReceived, RunFinished
+from cloister.core.events import (
+    AskRaised,
+    AttemptStarted,
+    ConnectionDecided,
+    PromptReceived,
+    RunFinished,
+    ToolReturned,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +67,9 @@ async def test_a_monitor_reads_how_many_runs_there_are_and_ask(served: Served) -
     fences = [await served.claimed_run() for _ in range(3)]
     await served.app.backbone.append(fences[0], [RunFinished("proven", "Done.")])
     await served.app.backbone.append(fences[1], [AskRaised("a-1", 0, "bash: x", "x", 4e9)])
+    call = ToolReturned(0, "c1", "bash", False, "no", 0.1)
+    door = ConnectionDecided("s-1", "example.org", 443, "deny", "a rule")
+    await served.app.backbone.append(fences[2], [AttemptStarted(0, "m"), call, call, door])
     counts = (await served.client.get("/v1/counts")).json()
     assert counts == [
         {"state": "finished", "outcome": "proven", "runs": 1},
@@ -74,7 +84,16 @@ async def test_a_monitor_reads_how_many_runs_there_are_and_ask(served: Served) -
         "cloister_runs_asking 1",
         "cloister_sandboxes 0",
     ]
-    writes = dict(line.removeprefix("cloister_log_write_seconds").split() for line in numbers[4:])
+    writes = dict(line.removeprefix("cloister_log_write_seconds").split() for line in numbers[4:-7])
+    assert numbers[-7:] == [
+        'cloister_attempts_total{result="started"} 1',
+        'cloister_model_calls_total{result="ok"} 0',
+        'cloister_model_calls_total{result="failed"} 0',
+        'cloister_tool_calls_total{result="ok"} 0',
+        'cloister_tool_calls_total{result="failed"} 2',
+        'cloister_door_total{result="allow"} 0',
+        'cloister_door_total{result="deny"} 1',
+    ]
     counts = [int(count) for name, count in writes.items() if name.startswith("_bucket")]
     assert counts == sorted(counts) and float(writes["_sum"]) > 0
     # At least: three runs admitted and claimed, and two events.

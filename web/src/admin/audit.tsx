@@ -1,6 +1,6 @@
 // The audit: every action under its name, newest first, and whether it is what was written.
 
-import { useState } from "preact/hooks";
+import { useRef, useState } from "preact/hooks";
 import { get } from "../api/client";
 import type { AuditEntry, Verdict } from "../api/records";
 import { useLoad } from "../parts/load";
@@ -8,32 +8,27 @@ import { Failed } from "../parts/notes";
 import { query, settle } from "../router";
 import { count, date, oneLine, shown } from "../text/format";
 
-const PAGE = 1_000;
+const PAGE = 500;
 
-/** The last entries: the head of the chain says how many there are. */
-async function newest(run: string): Promise<AuditEntry[]> {
-  const found: AuditEntry[] = [];
-  let after = 0;
-  for (;;) {
-    const page = await get<AuditEntry[]>(`/v1/audit?${new URLSearchParams({ after: String(after), limit: "10000", ...(run ? { run } : {}) })}`);
-    found.push(...page);
-    if (page.length < 10_000) return found.slice(-PAGE).reverse();
-    after = page.at(-1)!.number;
-    found.splice(0, found.length - PAGE);
-  }
+/** The newest entries that the server finds. */
+function newest(only: Record<string, string>): Promise<AuditEntry[]> {
+  const given = Object.entries(only).filter(([, value]) => value);
+  return get<AuditEntry[]>(`/v1/audit?${new URLSearchParams([["newest", "true"], ["limit", String(PAGE + 1)], ...given])}`);
 }
 
 export function Audit() {
   const run = query.value.get("run") ?? "";
   const kind = query.value.get("kind") ?? "";
   const who = query.value.get("who") ?? "";
-  const { data, error, again } = useLoad(`audit:${run}`, () => newest(run));
+  const { data, error, again } = useLoad(JSON.stringify([run, kind, who]), () => newest({ run, kind, who }), 0, "audit");
+  const kinds = useRef(new Set<string>());
+  for (const entry of data ?? []) kinds.current.add(entry.kind);
+  if (kind) kinds.current.add(kind);
   const set = (name: string, value: string) => {
     const next = new URLSearchParams(query.value);
     value ? next.set(name, value) : next.delete(name);
     settle(`/audit${next.size ? `?${next}` : ""}`);
   };
-  const found = data?.filter((entry) => (!kind || entry.kind === kind) && (!who || entry.who.includes(who)));
   return (
     <div class="page">
       <div class="filters">
@@ -42,14 +37,14 @@ export function Audit() {
         <input aria-label="Person" placeholder="Person" value={who} onInput={(event) => set("who", event.currentTarget.value.trim())} />
         <select aria-label="Kind" value={kind} onChange={(event) => set("kind", event.currentTarget.value)}>
           <option value="">all kinds</option>
-          {[...new Set(data?.map((entry) => entry.kind))].sort().map((one) => (
+          {[...kinds.current].sort().map((one) => (
             <option key={one}>{one}</option>
           ))}
         </select>
       </div>
       <Verify />
       {error !== null && <Failed error={error} again={again} />}
-      {found && (
+      {data && (
         <div class="scroll" tabIndex={0} role="region" aria-label="Entries">
           <table class="table broad">
             <thead>
@@ -63,7 +58,7 @@ export function Audit() {
               </tr>
             </thead>
             <tbody>
-              {found.slice(0, 500).map((entry) => (
+              {data.slice(0, PAGE).map((entry) => (
                 <tr key={entry.number}>
                   <td class="right">{entry.number}</td>
                   <td class="nowrap">{date(entry.at_us / 1e6)}</td>
@@ -79,7 +74,7 @@ export function Audit() {
           </table>
         </div>
       )}
-      {found && found.length > 500 && <p class="dim">The newest 500 of {count(found.length)}.</p>}
+      {data && data.length > PAGE && <p class="dim">The newest {PAGE}: name a run, a person or a kind to see older ones.</p>}
     </div>
   );
 }

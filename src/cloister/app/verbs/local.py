@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cloister.forge.api import RunRepositories
     from cloister.log.api import RunCount, RunFilter, RunRow, Seen, Totals
     from cloister.log.audit.details import Detail
-    from cloister.log.audit.entry import AuditEntry, Checkpoint
+    from cloister.log.audit.entry import AuditEntry, AuditFilter, Checkpoint
     from cloister.log.audit.verify import Verdict
     from cloister.log.hub import Direct
     from cloister.log.sqlite.backbone import SqliteBackbone
@@ -71,7 +71,7 @@ class Log(Protocol):
     async def note(self, kind: str, who: str, detail: Detail | str) -> None: ...
     async def totals(self, read: Callable[[Totals], T]) -> T | None: ...
     async def audit(
-        self, after: int = 0, limit: int = 256, run: RunId | None = None
+        self, after: int = 0, limit: int = 256, run: RunId | None = None, only: AuditFilter | None = None
     ) -> tuple[AuditEntry, ...]: ...
     async def seal(self, run: RunId) -> Checkpoint | None: ...
     async def verify_audit(self, pinned: str | None = None) -> Verdict: ...
@@ -118,9 +118,9 @@ class FileLog:
         return await self._read(lambda log: log.totals(read))
 
     async def audit(
-        self, after: int = 0, limit: int = 256, run: RunId | None = None
+        self, after: int = 0, limit: int = 256, run: RunId | None = None, only: AuditFilter | None = None
     ) -> tuple[AuditEntry, ...]:
-        return await read_audit(self._path, lambda audit: audit.page(after, limit, run))
+        return await read_audit(self._path, lambda audit: audit.page(after, limit, run, only))
 
     async def seal(self, run: RunId) -> Checkpoint | None:
         return await read_audit(self._path, lambda audit: audit.seal(run))

@@ -53,10 +53,17 @@ class LocalAudit(Group):
     """Implements `AuditVerbs`."""
 
     async def page(
-        self, after: int = 0, limit: int = 1_000, run: str | None = None
+        self,
+        after: int = 0,
+        limit: int = 1_000,
+        run: str | None = None,
+        kind: str | None = None,
+        who: str | None = None,
+        newest: bool = False,
     ) -> tuple[AuditEntry, ...]:
-        found = await self._run(run)
-        return await self._log.audit(after, limit, found)
+        from cloister.log.audit.entry import AuditFilter
+
+        return await self._log.audit(after, limit, await self._run(run), AuditFilter(kind, who, newest))
 
     async def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
         return await read_audit(self._settings.log_path, lambda audit: audit.checkpoints(after, until))

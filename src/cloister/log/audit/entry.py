@@ -41,6 +41,16 @@ class AuditEntry(msgspec.Struct, frozen=True):
     hash: str
 
 
+class AuditFilter(msgspec.Struct, frozen=True):
+    """Which entries, and from which end."""
+
+    kind: str | None = None
+    who: str | None = None
+    """A part of the person's name."""
+    newest: bool = False
+    """The newest first."""
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """A signature of the host's key over the head of the chain: in the database, or outside it as the signed head."""
 

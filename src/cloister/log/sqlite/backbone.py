@@ -27,7 +27,7 @@ from cloister.core.ids import OwnerId, RunId
 from cloister.core.requests import NewRun, check_new_run
 from cloister.log.api import Changes, Fence, Hold, Latency, RunCount, RunFilter, RunRow, Seen, Totals
 from cloister.log.audit.chain import UNCHECKED
-from cloister.log.audit.entry import AuditEntry, Checkpoint, exact
+from cloister.log.audit.entry import AuditEntry, AuditFilter, Checkpoint, exact
 from cloister.log.audit.head import HeadFile
 from cloister.log.audit.keys import KEY_FILE, HostKey
 from cloister.log.hub import Direct, Hub, Subscription
@@ -126,9 +126,11 @@ class SqliteBackbone:
         self, fence: Fence, bodies: Sequence[AnyBody], last: int | None = None
     ) -> tuple[Event, ...]:
         entries = tuple(encoded(body) for body in bodies)
-        return await self._writer.write(
+        events = await self._writer.write(
             lambda db: transactions.append(db, fence, entries, self._now(), self._key, last)
         )
+        self.latency.count(bodies)
+        return events
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
         entry = from_a_person(body)
@@ -161,9 +163,9 @@ class SqliteBackbone:
             logger.warning("the audit was not signed at the end: %s", error.message)
 
     async def audit(
-        self, after: int = 0, limit: int = PAGE, run: RunId | None = None
+        self, after: int = 0, limit: int = PAGE, run: RunId | None = None, only: AuditFilter | None = None
     ) -> tuple[AuditEntry, ...]:
-        return await self._audited(lambda reader: reader.page(after, limit, run))
+        return await self._audited(lambda reader: reader.page(after, limit, run, only))
 
     async def seal(self, run: RunId) -> Checkpoint | None:
         return await self._audited(lambda reader: reader.seal(run))

@@ -16,7 +16,7 @@ from cloister.core.events import AnyBody, Event, decode_body
 from cloister.core.ids import OwnerId, RunId, is_id
 from cloister.core.requests import Outcome, State
 from cloister.log.api import Changes, RunCount, RunFilter, RunRow, Seen, Totals
-from cloister.log.audit.entry import AuditEntry, Checkpoint
+from cloister.log.audit.entry import AuditEntry, AuditFilter, Checkpoint
 from cloister.log.sqlite.audit import CHECKPOINT_COLUMNS, ENTRY_COLUMNS
 from cloister.log.sqlite.ledger import SqliteTotals
 from cloister.log.sqlite.schema import (
@@ -431,11 +431,18 @@ class AuditReader(_Reader):
         if version < VERSION:
             open_to_write(self._path).close()
 
-    def page(self, after: int = 0, limit: int = PAGE, run: RunId | None = None) -> tuple[AuditEntry, ...]:
-        """Return entries with a greater number than `after`, in order; only those of `run` if given."""
-        which, of_run = ("", ()) if run is None else ("AND run = ?", (run,))
-        query = f"SELECT {ENTRY_COLUMNS} FROM audit WHERE number > ? {which} ORDER BY number LIMIT ?"  # noqa: S608
-        return tuple(AuditEntry(*row) for row in self._rows(query, after, *of_run, limit))
+    def page(
+        self, after: int = 0, limit: int = PAGE, run: RunId | None = None, only: AuditFilter | None = None
+    ) -> tuple[AuditEntry, ...]:
+        """Return entries with a greater number than `after`, in order; only those of `run` and `only` if given."""
+        only = only or AuditFilter()
+        asked = {"run = ?": run, "kind = ?": only.kind, "instr(who, ?) > 0": only.who}
+        given = {test: value for test, value in asked.items() if value is not None}
+        query = (
+            f"SELECT {ENTRY_COLUMNS} FROM audit WHERE {' AND '.join(('number > ?', *given))} "  # noqa: S608
+            f"ORDER BY number {'DESC' if only.newest else ''} LIMIT ?"
+        )
+        return tuple(AuditEntry(*row) for row in self._rows(query, after, *given.values(), limit))
 
     def checkpoints(self, after: int, until: int) -> tuple[Checkpoint, ...]:
         """Return the checkpoints over entries with `after < number <= until`, in order."""

@@ -103,13 +103,16 @@ class PolicyTests(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @get("/v1/audit", **of(AuditVerbs.page, "The audit, oldest first", "listAudit"))
-async def list_audit(
+async def list_audit(  # noqa: PLR0913  (each is a parameter of the request)
     verbs: Given,
     after: After = 0,
     limit: Annotated[int, QueryParameter(ge=1, le=10_000)] = 1_000,
     run: Annotated[str | None, QueryParameter(description="Of one run alone.")] = None,
+    kind: Annotated[str | None, QueryParameter(description="Of this kind alone.")] = None,
+    who: Annotated[str | None, QueryParameter(description="Of people with this in their names.")] = None,
+    newest: Annotated[bool, QueryParameter(description="The newest first.")] = False,
 ) -> tuple[AuditEntry, ...]:
-    return await verbs.audit.page(after, limit, run)
+    return await verbs.audit.page(after, limit, run, kind, who, newest)
 
 
 @get(

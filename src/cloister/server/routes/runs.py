@@ -247,8 +247,25 @@ async def metrics(verbs: Given, latency: NamedDependency[Latency]) -> str:
         "# HELP cloister_log_write_seconds From the call of a write to the log until it is durable.",
         "# TYPE cloister_log_write_seconds histogram",
         *_histogram("cloister_log_write_seconds", latency),
+        *_counters(latency),
     ]
     return "\n".join(lines) + "\n"
+
+
+_COUNTED = {
+    "attempts": ("Attempts that runs have started.", ("started",)),
+    "model_calls": ("Requests to models.", ("ok", "failed")),
+    "tool_calls": ("Tool calls of models.", ("ok", "failed")),
+    "door": ("Decisions about connections and requests of sandboxes.", ("allow", "deny")),
+}
+
+
+def _counters(latency: Latency) -> Iterator[str]:
+    for name, (about, results) in _COUNTED.items():
+        yield f"# HELP cloister_{name}_total {about} Since this server started."
+        yield f"# TYPE cloister_{name}_total counter"
+        for result in results:
+            yield f'cloister_{name}_total{{result="{result}"}} {latency.done[name, result]}'
 
 
 def _histogram(name: str, latency: Latency) -> Iterator[str]:

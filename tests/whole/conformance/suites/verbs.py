@@ -552,6 +552,13 @@ async def the_audit_is_read_checked_and_its_key_replaced(rig: Rig) -> None:
     expect((await audit.page(first.number, 1))[0].number, first.number + 1)
     expect({entry.run for entry in await audit.page(run=fence.run)}, {fence.run})
     newest = (await audit.page(limit=10_000))[-1].number
+    last, before = await audit.page(limit=2, newest=True)
+    expect((last.number >= newest, before.number), (True, last.number - 1))
+    expect(
+        {one.kind for one in await audit.page(run=fence.run, kind="RunFinished", newest=True)},
+        {"RunFinished"},
+    )
+    expect([one.who for one in await audit.page(run=fence.run, who="nobody like it")], [])
     expect((await audit.checkpoints(0, newest)) != (), True)
     key = await audit.key()
     expect((await audit.verify(key)).ok, True)

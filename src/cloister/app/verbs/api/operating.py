@@ -38,9 +38,18 @@ class AuditVerbs(Protocol):
 
     @needs("admin", "GET audit")
     async def page(
-        self, after: int = 0, limit: int = 1_000, run: str | None = None
+        self,
+        after: int = 0,
+        limit: int = 1_000,
+        run: str | None = None,
+        kind: str | None = None,
+        who: str | None = None,
+        newest: bool = False,
     ) -> tuple[AuditEntry, ...]:
-        """Entries with a greater number, oldest first. Ask again with the last number to follow."""
+        """Entries with a greater number, oldest first. Ask again with the last number to follow.
+
+        Only those of `run`, of this kind, and of people with `who` in their names; with `newest` the newest first.
+        """
         ...
 
     @needs("admin", "GET audit/checkpoints")
