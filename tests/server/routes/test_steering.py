@@ -2,10 +2,12 @@
 
 import json
 import time
+from pathlib import Path
 
 import anyio
 import pytest
 from tests.server.conftest import Serve, Served
+from tests.server.routes.test_forks import forked_run
 from tests.server.routes.test_stream import answer_to, closed, next_message
 
 from cloister.app.tokens import Tokens
@@ -17,6 +19,7 @@ from cloister.core.events import (
     QuestionAnswered,
     QuestionAsked,
     ResumeRequested,
+    RewindRequested,
     RunFinished,
     RunPaused,
 )
@@ -69,13 +72,14 @@ async def test_every_message_is_done_once_however_often_it_comes(served: Served)
         {"type": "approve", "id": "4", "ask": "a-0"},
         {"type": "deny", "id": "5"},
         {"type": "stop", "id": "6"},
+        {"type": "model", "id": "7", "model": "script:/nowhere.toml"},
     ]
     async with served.socket(f"/v1/runs/{fence.run}/stream") as socket:
         first = [await answer_to(socket, step) for step in steps]
         await served.app.backbone.append(fence, [RunFinished("stopped", "Stopped.")])
-    async with served.socket(f"/v1/runs/{fence.run}/stream?after=11") as socket:
+    async with served.socket(f"/v1/runs/{fence.run}/stream?after=12") as socket:
         await closed(socket)  # the log ends here; the answers below need only HTTP
-    assert [answer["seq"] for answer in first] == [5, 6, 7, 8, 9, 10]
+    assert [answer["seq"] for answer in first] == [5, 6, 7, 8, 9, 10, 11]
     for number, (verb, body) in enumerate(
         (
             ("interrupt", None),
@@ -84,6 +88,7 @@ async def test_every_message_is_done_once_however_often_it_comes(served: Served)
             ("answer", {"ask": "a-0", "answer": "allow"}),
             ("answer", {"answer": "deny"}),
             ("stop", None),
+            ("model", {"model": "script:/nowhere.toml"}),
         ),
         start=1,
     ):
@@ -93,6 +98,29 @@ async def test_every_message_is_done_once_however_often_it_comes(served: Served)
         assert (again.status_code, again.json()["seq"]) == (200, number + 4), again.text
     answers = [e.body for e in await served.app.backbone.read(fence.run) if isinstance(e.body, AskAnswered)]
     assert [(body.ask, body.answer) for body in answers] == [("a-0", "allow"), ("a-1", "deny")]
+
+
+async def test_a_fork_and_a_rewind_are_acknowledged_and_done_once(served: Served, tmp_path: Path) -> None:
+    fence, point = await forked_run(served, tmp_path, finished=False)
+    fork = {"type": "fork", "id": "1", "at": point, "prompt": "Take the other way."}
+    rewind = {"type": "rewind", "id": "2", "to": point}
+    path = f"/v1/runs/{fence.run}/stream"
+    answers: list[dict[str, object]] = []
+    for _ in range(2):
+        async with served.socket(path) as socket:
+            answers += [await answer_to(socket, fork), await answer_to(socket, rewind)]
+    made = answers[0]["run"]
+    assert made != fence.run
+    assert (
+        answers
+        == [
+            {"type": "done", "id": "1", "run": made, "seq": None},
+            {"type": "done", "id": "2", "run": fence.run, "seq": None},
+        ]
+        * 2
+    )
+    asked = [e for e in await served.app.backbone.read(fence.run) if isinstance(e.body, RewindRequested)]
+    assert len(asked) == 1 and len(await served.app.backbone.runs()) == 2
 
 
 async def test_a_pause_shows_in_every_view_of_the_run_until_it_goes_on(served: Served) -> None:
