@@ -1,7 +1,7 @@
 // The frame around every page: navigation, what runs and asks, and the way back in when the login has ended.
 
 import { useEffect, useState } from "preact/hooks";
-import { get, loggedOut, logOut, me } from "./api/client";
+import { get, loggedOut, logOut, me, unanswered } from "./api/client";
 import type { LoginWays } from "./api/records";
 import { Icon, type IconName } from "./parts/icons";
 import { useKeys } from "./parts/keys";
@@ -110,7 +110,7 @@ function Live() {
   const lost = overview?.line.value.state === "lost" && runs.value !== null;
   return (
     <div class="live" role="status">
-      {lost && <span class="warn">The server does not answer</span>}
+      {(lost || unanswered.value) && <span class="warn" title={unanswered.value}>The server does not answer</span>}
       {running.length > 0 && (
         <span class="busy">
           <Icon name="dot" /> {running.length} <span class="words">running</span>

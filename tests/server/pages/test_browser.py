@@ -146,7 +146,9 @@ async def test_a_run_is_steered_with_words_and_keys(served: Served, show: Show) 
     await page.locator(".run-left > .ask").get_by_role("button", name="Deny").click()
     await expect(timeline(page).get_by_text("Denied by tester")).to_be_visible()
     await page.get_by_role("button", name="Pause").click()
+    await expect(page.locator("header .badge")).to_have_text("paused")
     await page.get_by_role("button", name="Go on").click()
+    await expect(page.locator("header .badge")).to_have_text("running")
     await expect(page.get_by_text("tester let the run go on")).to_be_visible()
     await page.get_by_role("button", name="Stop", exact=True).click()
     await expect(page.get_by_role("button", name="Stopping")).to_be_disabled()
@@ -419,6 +421,9 @@ async def test_a_long_run_opens_at_its_end(served: Served, show: Show, turns: in
     assert await page.locator(".row").count() < 200
     await page.get_by_role("slider", name="Time").fill("100")
     await expect(page.get_by_text("turn 33")).to_be_in_viewport()
+    await page.get_by_role("slider", name="Time").fill("12001")
+    await expect(page.get_by_text("turn 4000", exact=True)).to_be_in_viewport()
+    await expect(page.get_by_text("turn 4001", exact=True)).to_have_count(0)
 
 
 HOSTILE = (

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, Page, Route, expect
 from tests.server.conftest import Served
-from tests.server.pages.conftest import PATIENCE, Show
+from tests.server.pages.conftest import PATIENCE, Show, violations
 from tests.server.pages.test_browser import append, timeline, turn
 from tests.server.routes.test_forks import forked_run
 
-from cloister.core.events import AttemptStarted, ModelReplied, TurnEnded
+from cloister.core.diagnosis import Comparison
+from cloister.core.events import Advised, AttemptEnded, AttemptStarted, ChecksRan, ModelReplied, TurnEnded
 from cloister.core.requests import Usage
 
 pytestmark = pytest.mark.anyio
@@ -111,3 +112,86 @@ async def test_a_change_of_thousands_of_files_is_drawn_in_parts(
     await expect(page.locator(".file table")).to_have_count(51)
     await page.get_by_role("button", name="200 more files").click()
     await expect(page.locator(".file")).to_have_count(400)
+
+
+async def test_a_server_that_does_not_answer_at_first_ends_no_login(
+    served: Served, chromium: Browser
+) -> None:
+    page = await logged_in(served, chromium)
+    await page.route("**/v1/me", fail, times=2)
+    await page.reload()
+    await expect(page.get_by_text("The server does not answer")).to_be_visible()
+    await expect(page.get_by_text("tester, admin")).to_be_visible()
+    await expect(page.get_by_text("The server does not answer")).to_have_count(0)
+
+
+async def test_an_unknown_run_and_a_login_that_ended_are_said(served: Served, chromium: Browser) -> None:
+    fence = await served.claimed_run("Repair the sums.")
+    page = await logged_in(served, chromium, "/runs/r-000000000000")
+    await expect(page.get_by_role("heading", name="This run cannot be shown")).to_be_visible()
+    await expect(page.get_by_role("alert")).to_contain_text("r-000000000000")
+    await expect(page.get_by_role("button", name="Try again")).to_have_count(0)
+    await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}")
+    await expect(timeline(page).get_by_text("Repair the sums.")).to_be_visible()
+    await page.context.clear_cookies()
+    await page.get_by_label("Say something to the run").fill("Also the rounding.")
+    await page.get_by_role("button", name="Say", exact=True).click()
+    await expect(page.get_by_role("heading", name="Cloister")).to_be_visible()
+    await expect(page.get_by_text("cloister open", exact=True)).to_be_visible()
+
+
+async def test_the_plan_of_a_run_and_the_tests_that_differ_have_their_places(
+    served: Served, show: Show, tmp_path: Path
+) -> None:
+    fence, _ = await forked_run(served, tmp_path, finished=False)
+    page = await show(f"/runs/{fence.run}")
+    await expect(page.get_by_role("tab", name="Evidence")).to_be_visible()
+    await expect(page.get_by_role("tab", name="Plan")).to_have_count(0)
+    advice = Advised(1, "plan", "m", "1. Read **it**.\n2. Mend it.")
+    log = await served.app.backbone.read(fence.run)
+    last = [event.body.commit for event in log if isinstance(event.body, TurnEnded)][-1]
+    mixed = Comparison(fixed=("test_one",), new=("test_<b>two",))
+    await append(served, fence, advice, ChecksRan(1, 3, (), mixed), AttemptEnded(1, "red", "", last, mixed))
+    await page.get_by_role("tab", name="Plan").click()
+    await expect(page.get_by_role("tabpanel").get_by_role("listitem")).to_have_text(["Read it.", "Mend it."])
+    assert await violations(page) == []
+    await page.goto(f"http://127.0.0.1:{served.port}/compare?a={fence.run}/0&b={fence.run}/1")
+    rows = page.get_by_role("region", name="Tests that differ").get_by_role("row")
+    await expect(rows.nth(1)).to_contain_text("t")
+    for name, words in (("test_one", "fixed"), ("test_<b>two", "newly red"), ("t", "still red")):
+        row = rows.filter(has=page.get_by_role("rowheader", name=name, exact=True))
+        await expect(row).to_contain_text(words)
+    assert await violations(page) == []
+
+
+async def test_the_audit_page_asks_for_the_newest_entries_that_match(served: Served, show: Show) -> None:
+    fence = await served.claimed_run("Repair the sums.")
+    for number in range(3):
+        await served.app.backbone.note("Checked", f"person {number}", {"number": number})
+    page = await show("/")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.get_by_role("link", name="Audit").click()
+    rows = page.get_by_role("region", name="Entries").get_by_role("row")
+    await expect(rows.filter(has_text="person 2")).to_be_visible()
+    assert ["newest=true" in url for url in asked if "/v1/audit?" in url] == [True]
+    await page.get_by_label("Person").fill("son 1")
+    await expect(rows).to_have_count(2)
+    await expect(rows.nth(1)).to_contain_text("person 1")
+    await page.get_by_label("Person").fill("")
+    await page.get_by_label("Kind").select_option("RunAdmitted")
+    await expect(rows).to_have_count(2)
+    await expect(rows.nth(1)).to_contain_text(fence.run)
+
+
+async def test_g_and_t_lead_to_the_tools_from_a_run_too(served: Served, show: Show) -> None:
+    fence = await served.claimed_run()
+    page = await show(f"/runs/{fence.run}")
+    await expect(page.get_by_role("tab", name="Sandbox")).to_be_visible()
+    await page.keyboard.press("?")
+    keys = await page.get_by_role("dialog").locator("dt").all_inner_texts()
+    assert len(keys) == len(set(keys))
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("g")
+    await page.keyboard.press("t")
+    await page.wait_for_url("**/tools")

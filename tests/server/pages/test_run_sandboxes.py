@@ -129,7 +129,7 @@ async def test_it_is_entered_in_a_browser_until_it_is_gone(served: Served, fence
         page = await show(f"/runs/{fence.run}")
         await expect(page.get_by_role("tab", name="Sandbox")).to_be_visible()
         await page.keyboard.press("g")
-        await page.keyboard.press("t")
+        await page.keyboard.press("i")
         await expect(page.get_by_text("entered in the log under your name")).to_be_visible()
         assert await violations(page) == []
         await page.get_by_role("button", name="terminal").click()
@@ -153,3 +153,12 @@ async def test_it_is_entered_in_a_browser_until_it_is_gone(served: Served, fence
     (_, first, second) = await used(served, fence.run)
     assert first[:2] == ("tester", "terminal")
     assert second == ("tester", "port", "8123")
+
+
+async def test_the_page_of_a_sandbox_violates_no_rule_of_accessibility(served: Served, show: Show) -> None:
+    made = (await served.client.post("/v1/sandboxes", json={})).json()
+    page = await show(f"/sandboxes/{made['id']}")
+    await expect(page.get_by_text("Opening a shell")).to_have_count(0)
+    for part in ("Files", "Processes", "Ports", "Snapshots"):
+        await page.get_by_role("tab", name=part).click()
+        assert await violations(page) == [], part

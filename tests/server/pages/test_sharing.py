@@ -6,7 +6,7 @@ from tests.server.conftest import Served
 from tests.server.pages.conftest import PATIENCE, Show, violations
 
 from cloister.app.people.projects import people_in
-from cloister.core.events import PromptReceived
+from cloister.core.events import AskRaised, PromptReceived
 
 pytestmark = pytest.mark.anyio
 
@@ -14,7 +14,8 @@ pytestmark = pytest.mark.anyio
 async def test_a_link_shows_a_stranger_one_run_until_it_is_ended(
     served: Served, show: Show, chromium: Browser
 ) -> None:
-    run = (await served.claimed_run("Repair the sums.")).run
+    fence = await served.claimed_run("Repair the sums.")
+    run = fence.run
     await served.claimed_run("A secret of others.")
     owner = await show(f"/runs/{run}")
     await owner.get_by_role("button", name="Share").click()
@@ -32,6 +33,10 @@ async def test_a_link_shows_a_stranger_one_run_until_it_is_ended(
     await guest.get_by_label("Say something to the run").fill("Also the rounding.")
     await guest.get_by_role("button", name="Say", exact=True).click()
     await expect(owner.get_by_text("Also the rounding.")).to_be_visible()
+    await served.app.backbone.append(fence, [AskRaised("a-1", 0, "bash: git tag v1", "", 2_000_000_000)])
+    await expect(owner.locator(".ask").get_by_role("button", name="Allow")).to_be_visible()
+    await expect(guest.locator(".ask").get_by_role("button", name="Deny")).to_be_visible()
+    await expect(guest.locator(".ask").get_by_role("button", name="Allow")).to_have_count(0)
     [said] = [
         event.body for event in await served.app.backbone.read(run) if isinstance(event.body, PromptReceived)
     ]

@@ -18,6 +18,13 @@ export class ApiError extends Error {
 /** What the page says when there is no login; empty while there is one. */
 export const loggedOut = signal("");
 export const me = signal<Me | null>(null);
+/** Why it is not known yet who looks. */
+export const unanswered = signal("");
+
+/** Whether the same may succeed a little later. */
+export function passing({ status }: ApiError): boolean {
+  return status === 0 || status === 429 || status >= 500;
+}
 
 export function path(strings: TemplateStringsArray, ...values: Array<string | number>): string {
   return String.raw({ raw: strings }, ...values.map((value) => encodeURIComponent(value)));
@@ -113,10 +120,19 @@ export async function begin(): Promise<void> {
       return;
     }
   }
+  await meet();
+}
+
+/** Finds out who looks. A server that does not answer now is asked again; only one that refuses ends the login. */
+async function meet(pause = 0.5): Promise<void> {
   try {
     me.value = await get<Me>("/v1/me");
+    unanswered.value = "";
   } catch (error) {
-    loggedOut.value ||= sentence(error);
+    if (error instanceof ApiError && passing(error)) {
+      unanswered.value = sentence(error);
+      setTimeout(() => void meet(Math.min(15, pause * 2)), pause * 1000);
+    } else loggedOut.value ||= sentence(error);
   }
 }
 

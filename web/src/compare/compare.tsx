@@ -78,6 +78,7 @@ function Found({ a, b }: { a: string; b: string }) {
           </tbody>
         </table>
       </div>
+      <Tests a={data.a} b={data.b} />
       <h2>Diff of the diffs</h2>
       {data.same_change ? (
         <p class="dim">Both made the same change.</p>
@@ -91,6 +92,54 @@ function Found({ a, b }: { a: string; b: string }) {
           ))}
         </pre>
       )}
+    </>
+  );
+}
+
+const MOST = 200;
+
+/** How each test stands at a side: the worst that its comparison says. */
+function tests({ comparison }: Side): Map<string, string> {
+  const found = new Map<string, string>();
+  if (!comparison) return found;
+  const { fixed, flaky, not_run, skipped, missing, still, weakened } = comparison;
+  const all = { fixed, flaky, "not run": not_run, skipped, missing, "still red": still, weakened, "newly red": comparison.new };
+  for (const [word, names] of Object.entries(all)) for (const name of names) found.set(name, word);
+  return found;
+}
+
+function Tests({ a, b }: { a: Side; b: Side }) {
+  const [left, right] = [tests(a), tests(b)];
+  const names = [...new Set([...left.keys(), ...right.keys()])].filter((name) => left.get(name) !== right.get(name)).sort();
+  if (!names.length) return null;
+  const word = (found: Map<string, string>, name: string) => {
+    const said = found.get(name) ?? "as before";
+    return <td class={said === "fixed" ? "good" : said === "as before" ? "dim" : "bad"}>{said}</td>;
+  };
+  return (
+    <>
+      <h2>Tests that differ</h2>
+      <div class="scroll" tabIndex={0} role="region" aria-label="Tests that differ">
+        <table class="table pair">
+          <thead>
+            <tr>
+              <th scope="col">test</th>
+              <th scope="col">{a.name}</th>
+              <th scope="col">{b.name}</th>
+            </tr>
+          </thead>
+          <tbody>
+            {names.slice(0, MOST).map((name) => (
+              <tr key={name}>
+                <th scope="row">{shown(name)}</th>
+                {word(left, name)}
+                {word(right, name)}
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {names.length > MOST && <p class="dim">The first {MOST} of {count(names.length)}.</p>}
     </>
   );
 }

@@ -2,6 +2,8 @@
 
 import { useEffect, useState } from "preact/hooks";
 
+const PAUSE = 100;
+
 export type Loaded<T> = { data: T | null; error: unknown; again: () => void };
 
 /**
@@ -18,10 +20,12 @@ export function useLoad<T>(key: string, fetchIt: (signal: AbortSignal) => Promis
         (data) => leaving.signal.aborted || setFound({ of, data, error: null }),
         (error: unknown) => leaving.signal.aborted || setFound((before) => ({ of, data: before.of === of ? before.data : null, error })),
       );
-    void load();
+    // Where there is something to see, quick changes are one request.
+    const begun = setTimeout(() => void load(), found.data !== null && found.of === of ? PAUSE : 0);
     const timer = seconds ? setInterval(() => document.hidden || void load(), seconds * 1000) : undefined;
     return () => {
       leaving.abort();
+      clearTimeout(begun);
       clearInterval(timer);
     };
   }, [key, turn]);

@@ -89,6 +89,21 @@ export class Fold {
   private readonly turns = new Map<number, Turn>();
   private readonly red = new Map<number, number>();
 
+  /** The same, which other events can continue. Rows that no event changes any more are shared. */
+  copy(): Fold {
+    const made = new Fold();
+    const again = new Map<Row, Row>();
+    const own = <Key, Changing extends Row>(map: ReadonlyMap<Key, Changing>): Map<Key, Changing> =>
+      new Map([...map].map(([key, row]) => (again.set(row, { ...row }), [key, again.get(row) as Changing])));
+    Object.assign(made, this, {
+      calls: own(this.calls), turns: own(this.turns), asks: own(this.asks), questions: own(this.questions),
+      reds: [...this.reds], spent: [...this.spent], saves: [...this.saves], models: new Set(this.models),
+      pictures: new Map(this.pictures), red: new Map(this.red), rows: [],
+    });
+    for (const row of this.rows) made.rows.push(again.get(row) ?? row);
+    return made;
+  }
+
   push(event: Event): void {
     this.last = event.seq;
     this.take(event, event.body);
@@ -142,7 +157,7 @@ export class Fold {
         this.reason = body.reason;
         return this.note(event, `Paused: ${oneLine(body.reason)}`, "warn", "clock");
       case "RunContinued":
-        this.state = "running";
+        this.state = "queued";
         this.outcome = null;
         return this.note(event, `${body.who} continued the run`, "dim", "flag");
       case "PhaseStarted":
@@ -253,6 +268,7 @@ export class Fold {
         call.seconds = body.seconds;
         call.exit = body.exit_code;
         call.pictures = body.pictures;
+        this.calls.delete(`${body.attempt}/${body.call}`);
         this.pictures.set(body.attempt, [...(this.pictures.get(body.attempt) ?? []), ...body.pictures]);
         return;
       }
@@ -424,11 +440,31 @@ export function reds(diagnoses: Diagnosis[]): number {
   }, 0);
 }
 
-export function fold(events: readonly Event[], until = Infinity): Fold {
+export function fold(events: readonly Event[]): Fold {
   const made = new Fold();
-  for (const event of events) {
-    if (event.seq > until) break;
-    made.push(event);
-  }
+  for (const event of events) made.push(event);
   return made;
+}
+
+/** Any moment of a log, without folding all that is before it each time. */
+export class Past {
+  private static readonly STEP = 4_000;
+  /** After each so many events. */
+  private readonly marks = [new Fold()];
+
+  constructor(private readonly events: readonly Event[]) {}
+
+  at(seq: number): Fold {
+    const { STEP } = Past;
+    const count = Math.max(0, Math.min(this.events.length, seq - (this.events[0]?.seq ?? 1) + 1));
+    while (this.marks.length * STEP <= count) {
+      const next = this.marks.at(-1)!.copy();
+      for (const event of this.events.slice((this.marks.length - 1) * STEP, this.marks.length * STEP)) next.push(event);
+      this.marks.push(next);
+    }
+    const mark = Math.floor(count / STEP);
+    const made = this.marks[mark]!.copy();
+    for (const event of this.events.slice(mark * STEP, count)) made.push(event);
+    return made;
+  }
 }

@@ -1,11 +1,11 @@
 // The log of one run in the browser: its end first, what is new as it comes, and what is older behind it.
 
 import { effect, signal } from "@preact/signals";
-import { ApiError, get, path } from "../api/client";
+import { ApiError, get, passing, path } from "../api/client";
 import type { Delta, Event, RunMessage, RunView } from "../api/records";
 import { COMPLETE, Stream } from "../api/stream";
 import { runs } from "../overview/live";
-import { Fold, fold } from "./fold";
+import { Fold, fold, Past } from "./fold";
 
 const TAIL = 1_000;
 const PAGE = 5_000;
@@ -15,6 +15,7 @@ const LONGEST_PAUSE = 15;
 export class RunLog {
   events: Event[] = [];
   fold = new Fold();
+  private earlier = new Past(this.events);
   /** Counts changes of the fold. */
   readonly version = signal(0);
   readonly view = signal<RunView | null>(null);
@@ -78,8 +79,7 @@ export class RunLog {
         this.error.value = null;
         return found;
       } catch (error) {
-        const passes = error instanceof ApiError && (error.status === 0 || error.status === 429 || error.status >= 500);
-        if (this.closed || !passes) throw error;
+        if (this.closed || !(error instanceof ApiError && passing(error))) throw error;
         this.error.value = { why: error, retry: Date.now() / 1000 + pause };
         await new Promise<void>((done) => {
           const timer = setTimeout(done, pause * 1000);
@@ -132,8 +132,14 @@ export class RunLog {
     return Object.create(this.fold) as Fold;
   }
 
+  /** The run as it looked when `seq` was its last event. */
+  past(seq: number): Fold {
+    return this.earlier.at(seq);
+  }
+
   private refold(): void {
     this.fold = fold(this.events);
+    this.earlier = new Past(this.events);
     this.version.value++;
   }
 

@@ -270,7 +270,10 @@ function Waits({ row, what }: { row: Ask | Question; what: string }) {
   );
 }
 
-export function AskRow({ row, answer }: { row: Ask; answer: ((ask: string, answer: "allow" | "deny") => void) | null }) {
+type AskProps = { row: Ask; answer: ((ask: string, answer: "allow" | "deny") => void) | null; approves?: boolean };
+
+/** Who may steer may deny; not everyone of them may allow. */
+export function AskRow({ row, answer, approves = false }: AskProps) {
   const { ask } = row;
   const left = ask.deadline - now.value;
   return (
@@ -292,9 +295,11 @@ export function AskRow({ row, answer }: { row: Ask; answer: ((ask: string, answe
         <p class="answers">
           {answer && (
             <>
-              <button class="good" onClick={() => answer(ask.ask, "allow")}>
-                Allow <kbd>a</kbd>
-              </button>
+              {approves && (
+                <button class="good" onClick={() => answer(ask.ask, "allow")}>
+                  Allow <kbd>a</kbd>
+                </button>
+              )}
               <button class="bad" onClick={() => answer(ask.ask, "deny")}>
                 Deny <kbd>d</kbd>
               </button>

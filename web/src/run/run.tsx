@@ -18,12 +18,13 @@ import { Composer } from "./composer";
 import { asPrompt, Diff } from "./diff";
 import { Evidence } from "./evidence";
 import { Attempts } from "./attempts";
-import { fold as foldOf, type Fold } from "./fold";
+import type { Fold } from "./fold";
 import { Fork, Slider } from "./slider";
 import { RunLog } from "./log";
 import { QuestionCard } from "./question";
 import { Receipt } from "./receipt";
 import { AskRow } from "./rows";
+import { Markdown } from "../text/markdown";
 import { Timeline } from "./timeline";
 
 const Share = later(() => import("./share").then((found) => found.Share));
@@ -31,10 +32,11 @@ const RunSandbox = later(() => import("./sandbox").then((found) => found.RunSand
 
 const PANES = [
   ["timeline", "Timeline", "g l"],
+  ["plan", "Plan", "g q"],
   ["evidence", "Evidence", "g e"],
   ["diff", "Diff", "g d"],
   ["attempts", "Attempts", "g a"],
-  ["sandbox", "Sandbox", "g t"],
+  ["sandbox", "Sandbox", "g i"],
   ["receipt", "Cost", "g c"],
 ] as const;
 type Pane = (typeof PANES)[number][0];
@@ -57,14 +59,16 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   const version = log.version.value;
   const at = Number(query.value.get("at")) || null;
   // The run as it looked then: folded from the log up to there.
-  const fold = useMemo(() => (at ? foldOf(log.events, at) : log.now()), at ? [log, at, log.whole.value] : [log.fold, version]);
+  const fold = useMemo(() => (at ? log.past(at) : log.now()), at ? [log, at, log.whole.value] : [log.fold, version]);
   const saved = fold.saves.at(-1);
   const [forking, setForking] = useState<{ seq: number } | null>(null);
-  const asked = PANES.find(([name]) => name === query.value.get("pane"))?.[0];
+  const panes = PANES.filter(([name]) => name !== "plan" || fold.plan);
+  const asked = panes.find(([name]) => name === query.value.get("pane"))?.[0];
   const pane: Pane = narrow.value ? (asked ?? "timeline") : asked === "timeline" || !asked ? "evidence" : asked;
   const show = (name: Pane) => settle(address({ pane: name }));
   const access = useLoad(`access:${id}`, () => get<Access>(path`/v1/runs/${id}/access`), 60).data;
   const may = access ? access.role !== "viewer" : me.value?.known !== false && me.value?.role !== "viewer";
+  const approves = access ? access.approves !== null : may;
   const [sharing, setSharing] = useState(false);
   const [failure, setFailure] = useState<unknown>(null);
   const asks = [...fold.asks.values()];
@@ -74,12 +78,12 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
   const answer = (ask: string, given: "allow" | "deny") =>
     void steer(path`/v1/runs/${id}/answer`, { ask, answer: given }).then(() => setFailure(null), setFailure);
   useKeys([
-    ...PANES.map(([name, title, keys]) => ({ keys, does: title.toLowerCase(), run: () => show(name) })),
+    ...panes.map(([name, title, keys]) => ({ keys, does: title.toLowerCase(), run: () => show(name) })),
     ...(may && saved ? [{ keys: "f", does: at ? "fork from here" : "fork from the last save point", run: () => setForking({ seq: saved.seq }) }] : []),
     ...(at ? [{ keys: "Escape", does: "back to now", run: () => settle(address({ at: "" })) }] : []),
     ...(may && asks[0] && !at
       ? [
-          { keys: "a", does: "allow what is asked", run: () => answer(asks[0]!.ask.ask, "allow") },
+          ...(approves ? [{ keys: "a", does: "allow what is asked", run: () => answer(asks[0]!.ask.ask, "allow") }] : []),
           { keys: "d", does: "deny what is asked", run: () => answer(asks[0]!.ask.ask, "deny") },
         ]
       : []),
@@ -93,14 +97,14 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
         {sharing && <Share run={id} close={() => setSharing(false)} />}
       </Head>
       <div class="tabs" role="tablist" aria-label="Parts of the run">
-        {PANES.map(([name, title]) => (
+        {panes.map(([name, title]) => (
           <button key={name} role="tab" id={`tab-${name}`} class={`tab-${name}`} aria-selected={pane === name} aria-controls={`pane-${name}`} onClick={() => show(name)}>
             {title}
           </button>
         ))}
       </div>
       <section class="run-left" aria-label="Timeline">
-        {!at && asks.map((ask) => <AskRow key={ask.key} row={ask} answer={may ? answer : null} />)}
+        {!at && asks.map((ask) => <AskRow key={ask.key} row={ask} answer={may ? answer : null} approves={approves} />)}
         {!at &&
           questions.map((one, index) => (
             <QuestionCard
@@ -132,6 +136,10 @@ function Loaded({ log, id }: { log: RunLog; id: string }) {
             version={Math.max(fold.changed, saved?.seq ?? 0)}
             comment={may && !at ? async (comments) => void (await steer(path`/v1/runs/${id}/say`, { text: asPrompt(comments) })) : null}
           />
+        ) : pane === "plan" ? (
+          <div class="plan">
+            <Markdown text={fold.plan} />
+          </div>
         ) : pane === "receipt" ? (
           <Receipt run={id} fold={fold} past={at !== null} />
         ) : pane === "sandbox" ? (
@@ -171,7 +179,7 @@ function Head({ log, fold, past, access, share, children }: HeadProps) {
     <header class="run-head">
       <div class="run-title">
         <h1 title={shown(prompt).slice(0, 1000)}>{oneLine(prompt, 300)}</h1>
-        <Badge standing={standing({ state: fold.state, outcome: fold.outcome, asks: fold.asks.size + fold.waiting.length })} />
+        <Badge standing={standing({ state: fold.pausing && fold.state === "running" ? "paused" : fold.state, outcome: fold.outcome, asks: fold.asks.size + fold.waiting.length })} />
         <span class="run-number">{duration(Math.max(0, seconds))}</span>
         {fold.cost !== null && <span class="run-number">{dollars(fold.cost)}</span>}
       </div>
