@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from cloister.core.events import ConnectionDecided, SandboxOpened
 from cloister.core.ids import SandboxId
 from cloister.core.text import one_line
 from cloister.environment.listing import wanted
@@ -134,6 +135,13 @@ def _commands(line: str) -> Iterator[list[str]]:
             words = words[2:]
         if words:
             yield [words[0].rpartition("/")[2], *words[1:]]
+
+
+def refusals(since: Iterable[object], opened: Iterable[SandboxOpened], attempt: int) -> list[Refusal]:
+    """The connections that were denied in these events, without those in sandboxes of other attempts."""
+    denied = [body for body in since if isinstance(body, ConnectionDecided) and body.effect == "deny"]
+    others = {one.sandbox for one in opened if one.attempt not in (None, attempt)} if denied else set[str]()
+    return [Refusal(one.host, one.port, one.rule) for one in denied if one.sandbox not in others]
 
 
 def explain(

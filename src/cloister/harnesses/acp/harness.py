@@ -26,6 +26,7 @@ from cloister.core.events import (
     PauseRequested,
     PromptReceived,
     RunContinued,
+    SandboxOpened,
 )
 from cloister.core.log import Journal
 from cloister.core.text import bounded, one_line
@@ -140,8 +141,10 @@ class _Work:
             text = told
 
     def _prompt(self, text: str, fresh: Sequence[Event]) -> str:
-        said = words.since(fresh, self._place.attempt, self._place.attached)
-        parts = (text, words.denied(self._transcript.denied), *said)
+        attempt, opened = self._place.attempt, self._place.journal.index.of(SandboxOpened)
+        said = words.since(fresh, attempt, self._place.attached)
+        refused = words.refused(fresh, opened, attempt)
+        parts = (text, words.denied(self._transcript.denied), refused, *said)
         return "\n\n".join(part for part in parts if part) or words.CONTINUE
 
     async def _turn(self, session: Session, prompt: str) -> Ending | str:

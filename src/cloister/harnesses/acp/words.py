@@ -24,12 +24,15 @@ from cloister.core.events import (
     ModelReplied,
     PromptReceived,
     RunAdmitted,
+    SandboxOpened,
     SandboxUsed,
     SaveRefused,
+    ServiceFailed,
 )
 from cloister.core.log import effective
 from cloister.core.requests import Attachment, told
 from cloister.core.text import bounded
+from cloister.environment.installers import explain_to_model, refusals
 
 _ABOUT = """\
 You work alone in a disposable Linux sandbox; the repository is in /work. No person answers questions there. When you end your \
@@ -67,6 +70,8 @@ def task(events: Sequence[Event], attempt: int, attached: Attached) -> str:
                 prompt += f"\n\n{hint}"
             case InstructionsGiven() if body.attempt == attempt:
                 about.append(instructed_text(body))
+            case ServiceFailed():
+                about += surroundings(body)
             case _:
                 about += surroundings(body)
                 later += _said(body, attempt, attached)
@@ -78,6 +83,19 @@ def task(events: Sequence[Event], attempt: int, attached: Attached) -> str:
 def since(events: Sequence[Event], attempt: int, attached: Attached) -> list[str]:
     """What people and the run have said in these events."""
     return [text for event in events for text in _said(event.body, attempt, attached)]
+
+
+def refused(events: Sequence[Event], opened: Sequence[SandboxOpened], attempt: int) -> str:
+    """The connections that the proxy denied in these events: package clients report them as missing packages."""
+    bodies = [event.body for event in events]
+    calls = [
+        call
+        for one in bodies
+        if isinstance(one, ModelReplied) and one.attempt == attempt
+        for call in one.calls
+    ]
+    lines = "\n".join(str(call.arguments.get("command", "")) for call in calls)
+    return explain_to_model(lines, refusals(bodies, opened, attempt))
 
 
 def denied(reasons: Sequence[str]) -> str:
@@ -93,6 +111,8 @@ def _said(body: object, attempt: int, attached: Attached) -> list[str]:
             return [INTERRUPTED.format(who=body.who)]
         case SandboxUsed() if body.attempt == attempt and body.how != "port":
             return [BY_HAND.format(who=body.who)]
+        case ServiceFailed():
+            return surroundings(body)
         case FaultLocalised():
             return [localised_text(body)]
         case SaveRefused() if body.attempt == attempt:

@@ -97,6 +97,8 @@ async def set_up_repository(
             cpus = governed.quota.cpus
             async with placed(inside.sandbox, settings):
                 checks = request.checks or await find_checks(inside.sandbox)
+                if problem := inside.sandbox.info.problem:
+                    made = made._replace(problem=f"a service did not start: {problem}")
                 return made, await run_on_base(inside.sandbox, checks, "warm", _quiet, cpus=cpus)
 
 

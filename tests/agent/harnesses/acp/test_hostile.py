@@ -5,17 +5,27 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tests.agent.loop_bench import LoopBench, open_bench
+from tests.agent.loop_bench import LoopBench, numbered, open_bench
 
 from cloister.core.errors import UserError
-from cloister.core.events import ActionDecided, AttemptEnded, ModelFailed, ModelReplied
-from cloister.core.requests import Budget, RunRule
+from cloister.core.events import (
+    ActionDecided,
+    AttemptEnded,
+    ConnectionDecided,
+    ModelFailed,
+    ModelReplied,
+    SandboxOpened,
+    ServiceFailed,
+)
+from cloister.core.requests import Budget, Isolation, RunRule, ToolCall, Usage
 from cloister.harnesses import choose_harness
+from cloister.harnesses.acp import words
 from cloister.policy.layers import BUILT_IN, layer
 from cloister.testing.programs import installed
 
 pytestmark = pytest.mark.anyio
 
+ISOLATION = Isolation("container", "crun", shares_kernel=True, store="btrfs")
 HEAD = """
 import json, sys
 def send(**message):
@@ -63,6 +73,25 @@ async def test_a_program_that_does_not_work_fails_with_its_reason(
     end, _ = await ended(tmp_path, program)
     assert end.outcome == "failed"
     assert reason in end.reason
+
+
+def test_a_program_reads_which_connection_was_refused_and_which_service_did_not_start() -> None:
+    call = ToolCall("1", "bash", {"command": "cd app && pip install attrs"})
+    events = numbered(
+        [
+            SandboxOpened("s-2", ISOLATION, 1),
+            ModelReplied(0, 1, "m", "", (call,), Usage(), 0.1),
+            ConnectionDecided("s-1", "index.example", 443, "deny", "default"),
+            ConnectionDecided("s-2", "other.example", 443, "deny", "default"),
+            ServiceFailed("s-1", "error: Redis did not answer"),
+        ]
+    )
+    opened = [event.body for event in events if isinstance(event.body, SandboxOpened)]
+    told = words.refused(events, opened, 0)
+    assert "pip could not reach index.example:443: the proxy denies it (default)" in told
+    assert "add the package there" in told and "other.example" not in told
+    assert "Redis did not answer" in "".join(words.since(events, 0, lambda _: b""))
+    assert words.refused(events[:2], opened, 0) == ""
 
 
 async def test_a_program_that_is_not_there_says_so(tmp_path: Path) -> None:

@@ -392,6 +392,11 @@ def test_a_service_that_does_not_start_in_a_run_is_in_the_log_and_on_the_screen(
     assert {one["sandbox"] for one in bodies(cloister, "SandboxOpened")} <= {one["sandbox"] for one in failed}
     assert "! a service did not start in sandbox" in done.stdout and "the licence is used" in done.stdout
     assert "✓ proven" in done.stdout, "the run goes on"
+    (repo / "NEWS").write_text("x")
+    cloister.git(repo, "add", "-A")
+    cloister.git(repo, "commit", "-q", "-m", "moved")
+    failed = cloister("env", "check", "--repo", str(repo), code=1)
+    assert "a service did not start: error: licensed ended" in failed.stderr
 
 
 @pytest.mark.long

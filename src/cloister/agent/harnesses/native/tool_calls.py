@@ -14,14 +14,13 @@ from cloister.core.computer import Stream
 from cloister.core.events import (
     AnyBody,
     CommandOutput,
-    ConnectionDecided,
     ModelReplied,
     SandboxOpened,
     ToolReturned,
 )
 from cloister.core.requests import ToolCall
 from cloister.core.text import decode, one_line
-from cloister.environment.installers import Refusal, explain_to_model
+from cloister.environment.installers import explain_to_model, refusals
 from cloister.model.api import INVALID_ARGUMENTS
 
 
@@ -85,16 +84,13 @@ class ToolCalls:
 
     def _explained(self, observation: Observation, call: ToolCall, before: int) -> Observation:
         """Name the connections that were denied meanwhile: clients report them as missing packages."""
-        since = [event.body for event in self._journal.events[before:]]
-        refused = [body for body in since if isinstance(body, ConnectionDecided) and body.effect == "deny"]
-        if not refused:
-            return observation
-        opened = self._journal.index.of(SandboxOpened)
-        others = {body.sandbox for body in opened if body.attempt not in (None, self._attempt)}
-        mine = [Refusal(one.host, one.port, one.rule) for one in refused if one.sandbox not in others]
+        since = (event.body for event in self._journal.events[before:])
+        mine = refusals(since, self._journal.index.of(SandboxOpened), self._attempt)
         told = explain_to_model(str(call.arguments.get("command", "")), mine)
+        if not told:
+            return observation
         text = observe(observation.ok, f"{observation.text}\n[{told}]").text
-        return msgspec.structs.replace(observation, text=text) if told else observation
+        return msgspec.structs.replace(observation, text=text)
 
 
 def decoded(call: ToolCall, tools: ToolSet) -> tuple[AnyTool, Any] | Observation:
