@@ -79,6 +79,25 @@ def test_in_place_of_a_python_that_cannot_be_had_the_nearest_newer_one_is_used_a
     )
 
 
+def test_a_project_that_does_not_admit_the_nearest_python_is_installed_into_it_all_the_same() -> None:
+    manifest = """
+[build-system]
+requires = ["setuptools"]
+[project]
+name = "a"
+requires-python = "==3.12.*"
+dependencies = ["inflection"]
+[project.optional-dependencies]
+test = ["pytest"]
+"""
+    [command] = commands(plan_of({"pyproject.toml": manifest}))
+    first, _, last = command.partition(" && ")
+    assert first == "uv pip install -q -r pyproject.toml --extra test pytest"
+    assert last == "python3 -m pip install -q --no-deps --ignore-requires-python -e ."
+    [admitted] = commands(plan_of({"pyproject.toml": manifest.replace("==3.12.*", ">=3.12")}))
+    assert admitted == "uv pip install -q -e '.[test]' pytest"
+
+
 @pytest.mark.parametrize(
     ("range_", "version", "release"),
     [(">=3.12", "3.13", "trixie"), ("==3.13.*", "3.13", "trixie"), (">=3.14", "3.14", "forky")],

@@ -388,7 +388,7 @@ def _install(project: Project, wants: _Wants, python: Toolchain) -> Iterator[Lin
         why,
         stage="tools",
     )
-    yield Step(_command(project, wants), why, project.at)
+    yield Step(_command(project, wants, admitted=python.problem is None), why, project.at)
 
 
 def _lock_tools(lock: str) -> tuple[str, ...]:
@@ -397,16 +397,20 @@ def _lock_tools(lock: str) -> tuple[str, ...]:
     )
 
 
-def _command(project: Project, wants: _Wants) -> str:
+def _command(project: Project, wants: _Wants, *, admitted: bool) -> str:
+    """`admitted`: the project allows this Python. Else uv refuses the project itself, and pip installs it."""
     arguments: list[str] = []
-    listed = _exported(wants)
+    listed, after = _exported(wants), ""
     if listed:
         arguments.append("-r -")
     arguments += [f"-r {shlex.quote(name)}" for name in wants.files]
     extras = f"[{','.join(wants.extras)}]" if wants.extras and not listed else ""
-    if wants.itself and wants.lock not in ("uv", "pdm"):
+    own = wants.itself and wants.lock not in ("uv", "pdm")
+    if own and not admitted and _dependencies(project):
+        after = " && python3 -m pip install -q --no-deps --ignore-requires-python -e ."
+    elif own:
         arguments.append(f"-e {shlex.quote(f'.{extras}')}")
-    elif not listed and _dependencies(project):
+    if (after or not own) and not listed and _dependencies(project):
         arguments.append("-r pyproject.toml" + "".join(f" --extra {extra}" for extra in wants.extras))
     if not listed and table(project.toml("pyproject.toml"), "dependency-groups"):
         arguments += [f"--group {group}" for group in wants.groups]
@@ -423,7 +427,7 @@ def _command(project: Project, wants: _Wants) -> str:
     if "pkg_resources" in project.text("setup.py"):  # newer releases of setuptools do not have it
         before = f"echo {_OLD} > /tmp/old-setuptools && {listed}"
         arguments.append(f"--build-constraint /tmp/old-setuptools {_OLD}")
-    return f"{before}uv pip install -q {' '.join(dict.fromkeys(arguments))}"
+    return f"{before}uv pip install -q {' '.join(dict.fromkeys(arguments))}{after}"
 
 
 def _exported(wants: _Wants) -> str:
