@@ -12,35 +12,33 @@ from parts.clients import seam, through_clients
 from parts.files import streams
 from parts.forks import beside_data, disk_forks
 from parts.idle import idle
-from parts.machines import microvms
+from parts.machines import microvms, services
 from parts.place import Bench, bench
 from parts.starts import containers, gvisor, through_http
 
-PARTS = ("create", "http", "clients", "harness", "gvisor", "fork", "microvm", "files", "beside", "idle")
+ALONE = {
+    "create": containers,
+    "gvisor": gvisor,
+    "fork": disk_forks,
+    "microvm": microvms,
+    "services": services,
+    "files": streams,
+    "beside": beside_data,
+}
+IN_A_THREAD = {"http": through_http, "clients": through_clients, "harness": seam}
+PARTS = (*ALONE, *IN_A_THREAD, "idle")
 
 
 async def measure(place: Bench, parts: list[str], idle_count: int) -> None:
     for part in parts:
-        match part:
-            case "create":
-                await containers(place)
-            case "http" | "clients" | "harness":
-                job = {"http": through_http, "clients": through_clients, "harness": seam}[part]
-                await anyio.to_thread.run_sync(job, place)
-            case "gvisor":
-                await gvisor(place)
-            case "fork":
-                await disk_forks(place)
-            case "microvm":
-                await microvms(place)
-            case "files":
-                await streams(place)
-            case "beside":
-                await beside_data(place)
-            case "idle":
-                await idle(place, idle_count)
-            case _:
-                raise SystemExit(f"There is no part {part}: take some of {', '.join(PARTS)}.")
+        if part in ALONE:
+            await ALONE[part](place)
+        elif part in IN_A_THREAD:
+            await anyio.to_thread.run_sync(IN_A_THREAD[part], place)
+        elif part == "idle":
+            await idle(place, idle_count)
+        else:
+            raise SystemExit(f"There is no part {part}: take some of {', '.join(PARTS)}.")
 
 
 def main() -> None:

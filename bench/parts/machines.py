@@ -1,14 +1,19 @@
 """Virtual machines: woken to the first command, forked with their memory, with a service or without, and how much is their own."""
 
 import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
+
+import msgspec
 
 from cloister.core.computer import Command
 from cloister.core.requests import Quota
 from cloister.environment.api import Service
 from cloister.runs.environments.services import initialise, start
-from cloister.sandbox.api import Sandbox, SandboxSpec
+from cloister.sandbox.api import Sandbox, SandboxSpec, keep
 from cloister.sandbox.microvm.host import MicrovmHost, MicrovmSandbox
+from cloister.sandbox.templates.building import About, Build
 from cloister.sandbox.templates.catalog import Templates
 from cloister.sandbox.templates.recipes import Packages
 from parts.place import WARM, Bench, nothing
@@ -17,7 +22,7 @@ from parts.table import Goal, Line, ms
 SPEC = SandboxSpec(quota=Quota(memory_bytes=512 << 20))
 ECHO = Command(("/bin/echo", "hi"))
 POSTGRES = "bench-postgresql"
-WITH_POSTGRES = SandboxSpec(POSTGRES, quota=Quota(memory_bytes=512 << 20))
+ENVIRONMENT = "bench-environment"
 DEFAULT = ("python3", "git", "ca-certificates", "procps")
 ASK = Command(("psql", "-h", "127.0.0.1", "-U", "postgres", "-tAc", "SELECT 1"), cwd="/", seconds=60)
 
@@ -35,7 +40,9 @@ def own_megabytes(sandbox: Sandbox) -> float:
     return total * 1024 / 1e6
 
 
-async def microvms(bench: Bench) -> None:
+@asynccontextmanager
+async def _machines(bench: Bench) -> AsyncGenerator[MicrovmHost | None]:
+    """A host of virtual machines that has booted one; None where none work."""
     (WARM / "microvm").mkdir(parents=True, exist_ok=True)
     (bench.directory / "microvm").symlink_to(WARM / "microvm")
     host = MicrovmHost(bench.directory, bench.owner, None, bench.path)
@@ -43,6 +50,15 @@ async def microvms(bench: Bench) -> None:
         report = await host.report()
         if not report.works:
             bench.table.not_measured("microvm", report.found)
+        yield host if report.works else None
+    finally:
+        await host.close()
+        (bench.directory / "microvm").unlink()
+
+
+async def microvms(bench: Bench) -> None:
+    async with _machines(bench) as host:
+        if host is None:
             return
         await host.prepare("default", nothing)
         async with host.open(SPEC) as sandbox:  # the first of all boots
@@ -54,28 +70,55 @@ async def microvms(bench: Bench) -> None:
                 assert isinstance(parent, MicrovmSandbox)
                 await parent.run(Command(("python3", "-c", f"x = bytearray({megabytes} << 20)")))
                 await _forks(bench, parent, megabytes)
-        await _with_postgres(bench, host)
-    finally:
-        await host.close()
 
 
-async def _with_postgres(bench: Bench, host: MicrovmHost) -> None:
-    """A fork with PostgreSQL running beside one without, each to the end of the same question."""
-    services = (Service("postgresql", "the benchmark"),)
-    recipe = Packages((*DEFAULT, "postgresql", "postgresql-client"))
-    Templates(bench.directory / "templates", bench.path).keep_recipe(POSTGRES, recipe)
-    await host.prepare(POSTGRES, nothing)
-    ready: list[float] = []
-    without: list[float] = []
-    async with host.open(WITH_POSTGRES) as served, host.open(WITH_POSTGRES) as plain:
-        for script in (initialise(services), start(services)):
-            done = await served.run(Command(("/bin/sh", "-c", script), cwd="/", user="root", seconds=300))
-            assert done.ok, done.err
-        for _ in range(max(5, bench.rounds // 3)):
-            ready.append(await _asked(served, answers=True))
-            without.append(await _asked(plain, answers=False))
-    what = "memory fork → PostgreSQL answers a query"
+async def services(bench: Bench) -> None:
+    """A fork of an environment with PostgreSQL running beside one without, each to the end of the same question."""
+    async with _machines(bench) as host:
+        if host is None:
+            return
+        await _environment(bench)
+        for name in (POSTGRES, ENVIRONMENT):
+            await host.prepare(name, nothing)
+        ready: list[float] = []
+        without: list[float] = []
+        async with host.open(_spec(ENVIRONMENT)) as served, host.open(_spec(POSTGRES)) as plain:
+            for parent in (served, plain):
+                await parent.run(ASK)  # the program itself is in the memory of both
+            for _ in range(max(5, bench.rounds // 3)):
+                ready.append(await _asked(served, answers=True))
+                without.append(await _asked(plain, answers=False))
+    what = "memory fork of an environment → PostgreSQL answers a query"
     bench.table.add(Line(what, ms(ready), "ms", Goal(1.5, "ratio"), "psql without a server", ms(without)))
+
+
+async def _environment(bench: Bench) -> None:
+    """Build a template as set-up does: PostgreSQL prepared once, and started in each sandbox that is opened from it."""
+    needed = (Service("postgresql", "the benchmark"),)
+    recipe = Packages((*DEFAULT, "postgresql", "postgresql-client"))
+    templates = Templates(bench.directory / "templates", bench.path)
+    for name in (POSTGRES, ENVIRONMENT):
+        templates.keep_recipe(name, recipe)
+
+    async def make(work: Build) -> About:
+        async with bench.containers() as host:
+            await host.prepare(POSTGRES, nothing)
+            async with host.open(SandboxSpec(POSTGRES)) as sandbox:
+                script = initialise(needed)
+                done = await sandbox.run(
+                    Command(("/bin/sh", "-c", script), cwd="/", user="root", seconds=300)
+                )
+                assert done.ok, done.err
+                await keep(sandbox, work.rootfs)
+        below = templates.built(POSTGRES)
+        assert below is not None
+        return msgspec.structs.replace(below.about, kind="environment", start=start(needed))
+
+    await templates.build(ENVIRONMENT, make, nothing, again=True)
+
+
+def _spec(template: str) -> SandboxSpec:
+    return SandboxSpec(template, quota=Quota(memory_bytes=512 << 20))
 
 
 async def _asked(parent: Sandbox, *, answers: bool) -> float:

@@ -65,6 +65,8 @@ def _postgres_start(service: Service) -> str:
         f"{_PG}; mkdir -p /var/run/postgresql; chown postgres /var/run/postgresql; rm -f {data}/postmaster.pid\n"
         f"su postgres -s /bin/sh -c \"$(command -v pg_ctl) -s -w -t 50 -D {data} -l {data}/log -o '{options}' start\"\n"
         f"{_wait(f'pg_isready -q -h 127.0.0.1 -p {port}', 'PostgreSQL', port, f'{data}/log')}\n"
+        # The first query reads the catalogues: what it read is in the memory of each fork.
+        f"su postgres -s /bin/sh -c \"psql -q -p {port} -d postgres -c 'SELECT 1'\" >/dev/null\n"
     )
 
 
