@@ -181,17 +181,18 @@ async def test_yes_gives_up_no_test_that_its_question_did_not_name(arena: Arena)
 
     def answer(body: AnyBody) -> None:
         if isinstance(body, AskRaised):
+            # Yes to the one that comes first: a no to it would also refuse the same files of the other.
+            journal.add(AskAnswered(body.ask, "deny" if lost else "allow", "ada"))
             lost.append(body.lost)
-            named = "test_calc.Calc::test_sub" in body.lost
-            journal.add(AskAnswered(body.ask, "allow" if named else "deny", "ada"))
 
     journal.then = answer
 
     await arena.run(journal)
 
     assert sorted(lost) == [("test_calc.Calc::test_add",), ("test_calc.Calc::test_sub",)]
-    ended = {body.attempt: body.outcome for body in of(journal, AttemptEnded)}
-    assert ended == {0: "proven", 1: "red"}
+    outcomes = {body.attempt: body.outcome for body in of(journal, AttemptEnded)}
+    first = 0 if lost[0] == ("test_calc.Calc::test_sub",) else 1
+    assert outcomes == {first: "proven", 1 - first: "red"}
 
 
 async def test_no_person_is_asked_if_none_is_there_or_something_else_is_red(arena: Arena) -> None:
