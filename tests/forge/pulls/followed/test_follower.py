@@ -1,5 +1,6 @@
 """Every open pull request of a run is followed, however many runs came after it; a slow forge delays no other."""
 
+import json
 import threading
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -160,3 +161,13 @@ async def test_a_slow_forge_delays_no_other(tmp_path: Path, world: World) -> Non
             assert slow.requests
             tasks.cancel_scope.cancel()
         assert [text for _, text in world.told] == ["rename it"]
+
+
+@one_kind
+async def test_the_pull_requests_that_an_older_version_saw_ending_are_not_looked_at(
+    forge: Forge, world: World
+) -> None:
+    forge.open("fix", "main", "Fix", "").state = "merged"
+    world.file.write_text(json.dumps({await world.run(forge, 1): "merged"}))
+    assert await world.follower(forge).look() == set()
+    assert forge.requests == []
