@@ -67,10 +67,14 @@ export function Models() {
 /** The roles of the settings, each model with its price and a trial. */
 function Roles() {
   const { data, error, again } = useLoad("roles", () => get<ModelRole[]>("/v1/models/roles"));
+  // What is wrong with all of them is said once.
+  const problem = data?.[0]?.problem;
+  const same = problem && data.every((role) => !role.models.length && role.problem === problem) ? problem : "";
   return (
     <section aria-label="Roles">
       <p class="dim">The settings name the models; where a role names several, each is the fallback of the one before it. Prices are US dollars per million tokens.</p>
       {error !== null && <Failed error={error} again={again} />}
+      {same && <p class="bad">{shown(same)}</p>}
       <div class="scroll" tabIndex={0} role="region" aria-label="Models by role">
         <table class="table">
           <thead>
@@ -91,8 +95,8 @@ function Roles() {
               ) : (
                 <tr key={role.role}>
                   <th scope="row">{role.role}</th>
-                  <td colSpan={6} class="bad">
-                    {shown(role.problem)}
+                  <td colSpan={6} class={same ? "dim" : "bad"}>
+                    {same ? "none" : shown(role.problem)}
                   </td>
                 </tr>
               ),
