@@ -61,6 +61,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "tools": "tools of your own",
         "mcp": "runs for editors, agents",
         "compat": "clients of other services",
+        "cluster": "several machines",
         "gc": "remove what is old",
     },
 }
@@ -88,7 +89,7 @@ def screen() -> str:
     return "".join(
         [
             *(f"{a:<{_COLUMN}}{b}".rstrip() + "\n" for a, b in zip(left, right, strict=True)),
-            f"MORE  {'  '.join(GROUPS[_REST])}  (-h tells more)\n",
+            f"MORE  {'  '.join(GROUPS[_REST])}  (CMD -h)\n",
             "Also: --data-dir DIR, --server URL, --version, --install-completion\n",
         ]
     )

@@ -155,7 +155,7 @@ def with_path(command: str, directory: str) -> str:
 # Go: the profile of a test binary counts the blocks of all packages of the module. A binary that crashes writes none.
 
 _GO_BLOCK = re.compile(r"^(.+):(\d{1,7})\.\d{1,7},(\d{1,7})\.\d{1,7} \d{1,7} (\d{1,20})$")
-_GO_PLAIN = re.compile(r"^\s*(?://.*|[{}()]*|(?:package|import)\b.*|(?:[\w.]+\s+)?\"[^\"]+\")\s*$")
+_GO_PLAIN = re.compile(r"\s*+(?://.*+|[{}()]*+|(?:package|import)\b.*+|(?:[\w.]++\s++)?\"[^\"]++\")\s*+$")
 
 
 def _go(place: str, changed: Sequence[Version]) -> Tracer:
@@ -210,8 +210,8 @@ for (const name of fs.readdirSync(place).filter((name) => name.startsWith('cover
 console.log(JSON.stringify({ loaded, odd, ranges }));
 """
 _SCRIPT_PLAIN = re.compile(
-    r"^\s*(?://.*|/?\*.*|[{}()\[\];,]*|(?:['\"]use strict['\"];?)|import\b.*|export \{.*|"
-    r"(?:const|let|var) (?:\w+|\{[\w\s,:]*\}) = require\([^()]*\);?|(?:module\.)?exports = \{[\w\s,]*\};?)\s*$"
+    r"\s*+(?://.*+|/?\*.*+|[{}()\[\];,]*+|(?:['\"]use strict['\"];?)|import\b.*+|export \{.*+|"
+    r"(?:const|let|var) (?:\w++|\{[\w\s,:]*+\}) = require\([^()]*+\);?|(?:module\.)?exports = \{[\w\s,]*+\};?)\s*+$"
 )
 
 

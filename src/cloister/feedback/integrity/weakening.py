@@ -68,6 +68,8 @@ _HOW = {
     "deceived": "test results can no longer be trusted",
     "silenced": "the complaint was silenced, not fixed",
 }
+_OLDER = "weakened"
+"""For kinds that only logs of older versions have."""
 
 
 def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
@@ -113,7 +115,7 @@ def _case(name: str, inner: str) -> str:
 
 def _sentence(name: str, one: Weakening) -> str:
     detail = f": {one.detail}" if one.detail else ""
-    return one_line(f"{name} ({_HOW[one.how]}{detail})", 300)
+    return one_line(f"{name} ({_HOW.get(one.how, _OLDER)}{detail})", 300)
 
 
 def _is_of(test: TestResult, one: Weakening) -> bool:

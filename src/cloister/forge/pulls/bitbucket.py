@@ -163,7 +163,7 @@ class _Permission(msgspec.Struct):
 
 _WRITERS = ("write", "admin")
 _UUID = re.compile(r"\{[\w-]{1,64}\}")
-_NEW_SCOPE = re.compile(r"(\w+):(\w+):bitbucket")
+_NEW_SCOPE = re.compile(r"\b(\w{1,40}):(\w{1,40}):bitbucket")
 _REFUSED = (401, 402, 403)
 _DEAF = (
     "the right to see who may push (of an administrator of the repository, with the scope repository:admin or account), "
