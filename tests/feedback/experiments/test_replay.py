@@ -45,6 +45,10 @@ HONEST = {
         "import os\n\n\ndef half(x):\n    where()\n    is_known()\n    return x / 2\n\n\ndef where():\n    return __file__, os.getcwd()\n\n\n"
         "def is_known():\n    return os.path.exists(__file__), os.path.relpath(__file__), len(os.listdir('pkg')) > 1, os.path.exists('.git')\n"
     ),
+    "paths in arguments": (
+        "from pathlib import Path\n\nROOT = Path(__file__).parent\n\n\ndef half(x):\n    shown(ROOT / 'a.txt')\n    shown(str(ROOT / 'a.txt'))\n"
+        "    return x / 2\n\n\ndef shown(path):\n    return str(Path(path).relative_to(ROOT))\n"
+    ),
     "nothing of it": "def half(x):\n    raise SystemExit\n",
 }
 
