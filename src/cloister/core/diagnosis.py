@@ -156,6 +156,8 @@ class Comparison(msgspec.Struct, frozen=True):
 
 AS_ON_THE_BASE = "it fails with the tests of the base"
 """How a test was weakened that passes only as the change has it."""
+REWRITTEN = "it was rewritten while the checks ran"
+"""What is said of a tracked file that a check changed."""
 FOR_A_PERSON = "a person must allow it"
 """The first words on product code that is made for tests, which no experiment can judge."""
 

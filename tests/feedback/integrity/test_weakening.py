@@ -1,11 +1,13 @@
 """What a change may not do to the checks, and what the comparison of files leaves to the proof."""
 
+from typing import get_args
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloister.core.diagnosis import Diagnosis, Weakening
+from cloister.core.diagnosis import REWRITTEN, Diagnosis, HowWeakened, Weakening
 from cloister.core.diagnosis import TestResult as Result
 from cloister.feedback.compare import compare
 from cloister.feedback.integrity.evasion import asking
@@ -98,6 +100,22 @@ def test_a_runner_that_does_not_report_a_canary_is_refused_where_nothing_was_red
 
     assert found.verdict == "red"
     assert "test_canary_1" in found.weakened[0]
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        Weakening("tests/a.json", "deceived", detail=REWRITTEN),
+        *(Weakening("tests/test_a.py", how) for how in get_args(HowWeakened)[:4]),
+    ],
+)
+def test_what_the_checks_rewrite_and_the_kinds_of_older_logs_refuse_no_change_of_a_green_base(
+    found: Weakening,
+) -> None:
+    green, red = Diagnosis("pytest", 0, 1.0, weakened=(found,)), Diagnosis("pytest", 1, 1.0)
+
+    assert compare([Diagnosis("pytest", 0, 1.0)], [green]).green
+    assert compare([red], [green]).green == (found.how != "deceived")
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import Diagnosis, TestResult, Weakening
+from cloister.core.diagnosis import REWRITTEN, Diagnosis, TestResult, Weakening
 from cloister.feedback.check_commands import may_run_tests
 from cloister.feedback.integrity.runner_config import MAKEFILES, is_shared, with_base_settings
 from cloister.feedback.integrity.text_tests import outlines
@@ -297,9 +297,8 @@ def spoils(changed: Iterable[str], rewritten: Iterable[str]) -> tuple[Weakening,
         is_product(name) and not _RUNNER_FILES.search(name) and not re.search(r"\.sh$|(?:^|/)[^./]+$", name)
         for name in changed
     )
-    detail = "it was rewritten while the checks ran"
     return tuple(
-        Weakening(name, "deceived", detail=detail)
+        Weakening(name, "deceived", detail=REWRITTEN)
         for name in rewritten
         if is_test_file(name) or is_test_place(name) or (is_test_code(name) and not only_code)
     )

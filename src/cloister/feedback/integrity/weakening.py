@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from cloister.core.diagnosis import AS_ON_THE_BASE, Diagnosis, TestResult, Weakening
+from cloister.core.diagnosis import AS_ON_THE_BASE, REWRITTEN, Diagnosis, TestResult, Weakening
 from cloister.core.text import one_line
 from cloister.feedback.check_commands import is_source
 from cloister.feedback.integrity.evasion import deceiving, hushed, may_silence, silencing
@@ -68,17 +68,22 @@ _HOW = {
     "deceived": "test results can no longer be trusted",
     "silenced": "the complaint was silenced, not fixed",
 }
-_OLDER = "weakened"
-"""For kinds that only logs of older versions have."""
+"""The kinds that count. Logs of older versions have others."""
 
 
 def weakened(baseline: Sequence[Diagnosis], now: Sequence[Diagnosis]) -> dict[str, str]:
-    """Name of the test (or file) → one sentence. A silenced linter only counts if it failed on the base."""
+    """Name of the test (or file) → one sentence.
+
+    A silenced linter only counts if it failed on the base. What a check rewrites says nothing if nothing was red there:
+    the checks of the base may do so, too.
+    """
     found: dict[str, str] = {}
     every = {one: None for diagnosis in now for one in diagnosis.weakened if one.how != "moved"}
     checks = {diagnosis.check: diagnosis for diagnosis in now}
+    any_red = any(not diagnosis.green for diagnosis in baseline)
     for one in every:
-        if one.how != "silenced" or hushed(one, baseline, checks):
+        counts = hushed(one, baseline, checks) if one.how == "silenced" else one.how in _HOW
+        if counts and (any_red or one.detail != REWRITTEN):
             found.setdefault(one.file, _sentence(one.file, one))
     return found
 
@@ -115,7 +120,7 @@ def _case(name: str, inner: str) -> str:
 
 def _sentence(name: str, one: Weakening) -> str:
     detail = f": {one.detail}" if one.detail else ""
-    return one_line(f"{name} ({_HOW.get(one.how, _OLDER)}{detail})", 300)
+    return one_line(f"{name} ({_HOW[one.how]}{detail})", 300)
 
 
 def _is_of(test: TestResult, one: Weakening) -> bool:
