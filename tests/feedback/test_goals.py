@@ -81,6 +81,40 @@ def test_the_prompt_decides_the_goals(prompt: str, expected: Goals) -> None:
     assert asked(prompt, (*BASE, FORMAT)) == expected
 
 
+@pytest.mark.parametrize(
+    ("prompt", "check", "is_told"),
+    [
+        ("Fix the eslint errors", "cd web && npx eslint .", True),
+        ("Make mypy happy", "cd a && cd b && mypy .", True),
+        ("Fix `ruff check`", "cd web && ruff check", True),
+        ("The program does not compile", "go build ./...", True),
+        ("It doesn't build.", "cargo build", True),
+        ("The examples don't compile", "cargo build", True),
+        ("The build fails", "cargo build", True),
+        ("There are type errors in shop.py", "mypy .", True),
+        ("Fix all tsc errors", "npx tsc --noEmit", True),
+        ("Fix all lint errors left in src", "ruff check", True),
+        ("Don't touch the tests, just make ruff pass", "ruff check", True),
+        ("Do not ignore the lint errors", "ruff check", True),
+        ("Ignore the tests and make ruff pass", "ruff check", True),
+        ("Run black", "black --check .", True),
+        ("Do not run black", "black --check .", False),
+        ("Run the black-box tests", "black --check .", False),
+        ("Do not build a cache. Don't compile the patterns twice.", "cargo build", False),
+        ("Tell people when a build fails", "cargo build", False),
+        ("Fix test_empty and ignore the lint errors", "ruff check", False),
+        ("Add a flag. The mypy errors can be ignored.", "mypy .", False),
+        ("Fix everything except the old ruff errors", "ruff check", False),
+    ],
+)
+def test_a_check_is_named_by_its_tool_or_kind_also_beside_a_negation(
+    prompt: str, check: str, is_told: bool
+) -> None:
+    goals = asked(prompt, [Diagnosis(check, 1, 1.0)])
+
+    assert (goals.checks, goals.told) == (((check,),) * 2 if is_told else ((), ()))
+
+
 @pytest.mark.parametrize("prompt", ["Fix the failing test", "Add feature X", "Anything"])
 def test_on_a_green_base_nothing_in_particular_is_asked_for(prompt: str) -> None:
     assert asked(prompt, (ran(), Diagnosis("ruff check", 0, 1.0))) == Goals(everything=True)

@@ -32,18 +32,32 @@ _KINDS: dict[CheckKind, re.Pattern[str]] = {
     ),
     "lint": re.compile(r"\blint(?:s|ers?|ing)?\b", re.IGNORECASE),
     "types": re.compile(
-        r"\btype[- ]?check(?:s|ers?|ing)?\b|\b(?:the|fix|static|all) typ(?:e|ing) (?:errors?|problems?)\b",
+        r"\btype[- ]?check(?:s|ers?|ing)?\b|"
+        r"\b(?:the|fix|static|all|are|any|no|many|has|have|remaining) typ(?:e|ing) (?:errors?|problems?)\b",
         re.IGNORECASE,
     ),
     "build": re.compile(
         r"\b(?:build|compil(?:er|ation|e)) (?:errors?|failures?|problems?|warnings?)\b|"
-        r"\b(?:(?:broken|failing|fix the) build|(?:not|n['’]t|fails to|make it) (?:build|compile))\b",
+        r"\b(?:(?:broken|failing|fix the) build|(?:fails to|make it) (?:build|compile)|"
+        r"(?:(?:does|did|will|can) ?(?:not|n['’]t)|(?:ca|wo)n['’]t) (?:build|compile)|"
+        r"(?:do not|don['’]t) (?:build|compile)(?=[.,;:!?)\n]|$| (?:any|with|on|since|after|because)\b)|"
+        r"(?:is not|isn['’]t|stopped) (?:build|compil)ing|no longer (?:build|compile)s?)\b|"
+        r"(?<!\ba )\b(?:build|compilation) (?:fails|failed|breaks|broke|is (?:broken|failing|red))\b",
         re.IGNORECASE,
     ),
 }
 """Words that name a kind of check. One that can also be about the product names none: a date has a format, too."""
-_EVERYDAY = ("black", "prettier", "biome", "cargo", "node", "deno", "make")
+_EVERYDAY = ("black", "prettier", "biome", "cargo", "go")
 """Names of tools that are ordinary words, or start several tools: alone they name no check."""
+_OTHERS = re.compile(
+    r"(?:(?<!not )(?<!n['’]t )(?<!never )(?<!just )\b(?:except|excluding|ignor(?:e|ing)|skip(?:ping)?|leav(?:e|ing)(?! no\b)|besides|"
+    r"(?:apart|aside) from|other than|regardless of)|(?:\b(?:not|never)|n['’]t) (?:run|touch|fix|change|care|worry|bother|mind))"
+    r"(?: (?!(?:but|just|then|and (?:make|fix|run|get|let))\b)[\w`'’-]{1,40}){0,4}|"
+    r"\b(?:[\w`'’-]{1,40} ){0,4}(?:(?:can|may|should|to) be (?:ignored|excluded|skipped|left)|(?:is|are) (?:unrelated|irrelevant|out of scope)|"
+    r"(?:may|can) (?:stay|remain|fail)|(?:not|n['’]t) (?:matter|part|need|important|relevant|related|our|your|my))\b",
+    re.IGNORECASE,
+)
+"""What names a check that is not asked for, with a few words. An error is mostly told with a negation, too."""
 _SENTENCE = re.compile(r"(?<=[.;!?])\s+|\n\s*\n")
 _NOT = re.compile(
     r"\b(?:not|never|without|except|excluding|ignor\w+|skip\w*|leav\w+|besides|(?:apart|aside) from|(?:other|rather) than|"
@@ -102,9 +116,11 @@ def asked(
         return Goals(names=tuple(must_pass), exactly=True, excluded=tuple(excluded))
     if named:
         return Goals(checks=tuple(named), excluded=tuple(excluded))
-    told = _wanted_part(prompt[:_TOLD])
+    told, of_checks = _wanted_part(prompt[:_TOLD]), _OTHERS.sub("", prompt[:_TOLD])
     words = {word.strip(".:,;") for word in _WORD.findall(told)}
-    by_check = [one for one in baseline if not one.green and _means_check(told, one)]
+    by_check = [
+        one for one in baseline if not one.green and (one.check in told or _means_check(of_checks, one))
+    ]
     checks = [one.check for one in by_check]
     names: list[str] = []
     pinned = [one.check for one in by_check if one.not_run or not _of_tests(one)]
@@ -237,15 +253,16 @@ def _means(told: str, words: set[str], name: str) -> bool:
 
 def _means_check(told: str, diagnosis: Diagnosis) -> bool:
     """True if the prompt names a check by its command, its tool, or words that no product has."""
-    check = diagnosis.check
-    if check in told:
-        return True
-    kind, tool = kind_of(check), tool_of(check) or ""
+    command = diagnosis.check.rpartition(" && ")[2]
+    kind, tool = kind_of(command), tool_of(command) or ""
     if kind in ("test", "other"):
         return False
-    if _KINDS[kind].search(told):
+    if command in told or _KINDS[kind].search(told):
         return True
-    first = tool.partition(" ")[0]
-    if len(first) > 3 and first not in _EVERYDAY:
-        return re.search(rf"\b{re.escape(first)}\b(?! (?:check|format)\b)", told, re.IGNORECASE) is not None
-    return bool(tool) and (f"`{tool}`" in told or (" " in tool and tool in told))
+    first = re.escape(tool.partition(" ")[0])
+    if tool and first not in _EVERYDAY:
+        return re.search(rf"\b{first}\b(?! (?:check|format)\b)", told, re.IGNORECASE) is not None
+    if tool and (f"`{tool}`" in told or (" " in tool and tool in told)):
+        return True
+    spoken = rf"\b(?:run|apply|satisfy) {first}(?![\w-])|\b{first} (?:errors?|fails|complains|happy|pass)\b"
+    return tool in _EVERYDAY and re.search(spoken, told, re.IGNORECASE) is not None
