@@ -28,6 +28,8 @@ _NAMED = re.compile(
     r"macro |value |type |attribute )([A-Za-z_]\w{1,100})"
 )
 _NOT_A_FUNCTION = re.compile(r"([\w.$]{1,200}) is not (?:a function|defined|a constructor)")
+_NOT_LOADED = re.compile(r"Failed to load url (?:[\w@.-]{0,80}/){0,20}([\w@-]{1,100})")
+_UNQUOTED = (_NAMED, _NOT_A_FUNCTION, _NOT_LOADED)
 _FLEETING = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?|/tmp/\S+", re.IGNORECASE)
 _CHARS = 4_000
 
@@ -43,7 +45,7 @@ def connected(message: str, changed: Sequence[Version]) -> bool:
     The message names a thing that new code defines, or a file of the product that the change touched.
     """
     text = message[:_CHARS]
-    names = {*_QUOTED.findall(text), *_NAMED.findall(text), *_NOT_A_FUNCTION.findall(text)}
+    names = {*_QUOTED.findall(text), *(name for pattern in _UNQUOTED for name in pattern.findall(text))}
     words = {part for name in names for part in re.split(r"[./:]+", name) if len(part) > 1}
     added = added_code(changed)
     defined = set(re.findall(r"\w{2,100}", added))
@@ -219,7 +221,7 @@ _LITERAL = re.compile(
 _WANT = re.compile(
     r"NameError|AttributeError|ImportError|ModuleNotFoundError|has no attribute|unexpected keyword|missing \d+ required|"
     r"positional argument|is not a (?:function|constructor)|not defined|undefined|undeclared|exported member|not provide an export|[Cc]annot find|not found in|"
-    r"no (?:field|method|member|such)|cannot be applied|(?:not enough|too many) arguments|implicit declaration|\bE0\d{3}\b"
+    r"Failed to (?:load url|resolve import)|no (?:field|method|member|such)|cannot be applied|(?:not enough|too many) arguments|implicit declaration|\bE0\d{3}\b"
 )
 _INTERPRETED = (".py", ".js", ".cjs", ".mjs", ".jsx")
 _CALLED = re.compile(r"\b(\w{2,100})\(\) (?:got|takes|missing)")

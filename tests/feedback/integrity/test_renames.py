@@ -248,6 +248,31 @@ def test_a_test_that_moved_with_what_it_uses_must_say_as_much(body: str) -> None
     assert shown.hidden_by_edits([OLD], [check(failed)], equal, {OLD})[0] == ()
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Error: Failed to load url ../src/old.js (resolved id: ../src/old.js) in /work/test/a.test.js. Does the file exist?",
+        'Error: Failed to resolve import "../src/old.js" from "test/a.test.js". Does the file exist?',
+    ],
+)
+def test_a_test_whose_import_was_renamed_along_with_the_file_hides_nothing(said: str) -> None:
+    text = "export const one = 1;\n"
+    test = "import { one } from '../src/old.js';\ntest('adds', () => expect(one).toBe(1));\n"
+    name = "test/a.test.js::adds"
+    renamed = [
+        Version("src/old.js", text, None),
+        Version("src/new.js", None, text),
+        Version("test/a.test.js", test, test.replace("old", "new")),
+    ]
+    other = [Version("src/new.js", None, text), *renamed[2:]]
+    stopped = Diagnosis("npx vitest run", 1, 1.0, tail=said)
+
+    found = shown.hidden_by_edits([name], [stopped], renamed, all_restored=True)
+
+    assert found == ((), (f"changed along with what it uses: {name}",))
+    assert shown.hidden_by_edits([name], [stopped], other, all_restored=True) == ((name,), ())
+
+
 @pytest.mark.parametrize(("ending", "hidden"), [("py", (OLD,)), ("go", ())])
 def test_an_edited_test_whose_old_form_cannot_be_loaded_for_another_reason_hides_something(
     ending: str, hidden: tuple[str, ...]
