@@ -97,7 +97,10 @@ def proven_late(one: PatchChosen, line: int, done: CandidatesTried | None) -> st
     tried, total, plausible = (
         (done.tried, done.total, done.plausible) if done else (one.number, one.number, 1)
     )
-    reasons = (f"found by the rule “{one.rule}” in {one.path}, line {line}", *one.why.split("; "))
+    reasons = (
+        f"found by the rule “{one.rule}” in {one.path}, line {line}",
+        *filter(None, one.why.split("; ")),
+    )
     return _said(f"{one.path}:{line} ({one.rule})", tried, total, plausible, reasons)
 
 

@@ -41,7 +41,7 @@ from cloister.harnesses import choose_harness
 from cloister.harnesses.repair.api import Candidate, Flag, Hunk, Trial
 from cloister.harnesses.repair.choose import enough
 from cloister.harnesses.repair.harness import so_far
-from cloister.harnesses.repair.words import left
+from cloister.harnesses.repair.words import left, proven_late
 from cloister.model.api import Models, NoModels
 from cloister.policy.layers import BUILT_IN, layer
 from cloister.testing.local import LocalComputer
@@ -386,6 +386,12 @@ async def test_patch_whose_proof_the_time_cut_off_is_named_and_proven_with_more_
     assert (ended.outcome, ended.commit, ended.reason) == ("proven", whole.commit, whole.reason)
     assert ("Read it with care" in ended.reason) == (files is DOUBTFUL)
     assert len(cut.of(FaultLocalised)) == 1
+
+
+def test_words_of_a_late_patch_list_no_empty_reason() -> None:
+    said = proven_late(PatchChosen(0, 1, "swap", "calc.py", ""), 2, None)
+
+    assert said.endswith("\n- found by the rule “swap” in calc.py, line 2")
 
 
 async def test_test_that_passes_when_repeated_is_called_flaky(tmp_path: Path) -> None:
