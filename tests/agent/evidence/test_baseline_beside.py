@@ -5,6 +5,7 @@ from pathlib import Path
 
 import anyio
 import pytest
+from msgspec.structs import replace
 from tests.agent.evidence.court import committed
 from tests.agent.loop_bench import MemoryJournal
 
@@ -14,6 +15,8 @@ from cloister.agent.evidence.evidence import Claim, Evidence, Refused
 from cloister.agent.evidence.proof import Proof, Task, run_proof
 from cloister.agent.evidence.run_checks import Earlier, run_on_base
 from cloister.core.computer import Stream
+from cloister.core.diagnosis import Comparison, Diagnosis
+from cloister.core.diagnosis import TestResult as Result
 from cloister.core.events import (
     AttemptEnded,
     AttemptStarted,
@@ -27,6 +30,8 @@ from cloister.core.events import (
     TurnEnded,
 )
 from cloister.core.requests import Budget, NewRun, ToolCall, Usage
+from cloister.feedback.compare import compare
+from cloister.feedback.goals import Goals, asked
 from cloister.forge import workspace
 from cloister.forge.workspace import TreeWatch
 from cloister.model.api import UserMessage
@@ -112,6 +117,24 @@ class Bench:
     def kinds(self) -> list[type]:
         kinds = (ChecksChosen, BaselineTaken, ChecksRan, ProofTaken, TurnEnded, AttemptEnded)
         return [type(body) for body in self.journal.bodies if isinstance(body, kinds)]
+
+
+def test_a_resumed_run_keeps_the_goals_that_an_older_version_recorded() -> None:
+    found = (
+        Diagnosis(
+            "pytest", 1, 1.0, tests=(Result("a.py::test_a", "failed"), Result("a.py::test_b", "failed"))
+        ),
+    )
+    new, older = NewRun("Fix test_a. Ignore test_b.", "repo"), Goals(names=("a.py::test_a",))
+
+    def goals(comparison: Comparison | None) -> Goals | None:
+        known = BaselineLog(MemoryJournal(BaselineTaken(found, comparison=comparison)), new).known
+        return known.goals if known else None
+
+    derived = asked(new.prompt, found)
+    assert derived.names == ("a.py::test_a", "a.py::test_b")
+    assert goals(None) == goals(compare(found, found, derived)) == derived
+    assert goals(compare(found, found, older)) == replace(derived, names=older.names)
 
 
 @pytest.fixture

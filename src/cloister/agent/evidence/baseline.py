@@ -4,6 +4,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
+
 from cloister.agent.evidence.run_checks import Shards, ShowCheck, find_checks, run_on_base
 from cloister.core.computer import Computer
 from cloister.core.diagnosis import Comparison, Diagnosis
@@ -88,6 +90,20 @@ class BaselineLog:
         new = self.request
         return asked(new.prompt, found, new.checks, new.asked, new.exclude_tests)
 
+    def _goals_at(self, taken: BaselineTaken) -> Goals:
+        """The goals as the log has them: an older version may have derived others from the prompt."""
+        found, was = taken.diagnoses, taken.comparison
+        goals = self._goals(found)
+        if was is None or not goals.everything or set(compare(found, found, goals).asked) == set(was.asked):
+            return goals
+        checks = {one.check for one in found}
+        return msgspec.structs.replace(
+            goals,
+            checks=tuple(name for name in was.asked if name in checks),
+            names=tuple(name for name in was.asked if name not in checks),
+            told=tuple(name for name in goals.told if name in was.asked),
+        )
+
     def _catch_up(self) -> None:
         events = self.journal.events
         for event in events[self._read :]:
@@ -96,8 +112,8 @@ class BaselineLog:
                     self._checks = self._known = None
                 case ChecksChosen(checks=checks):
                     self._checks = checks
-                case BaselineTaken(diagnoses=found):
-                    self._known = Baseline(self._checks or (), found, self._goals(found))
+                case BaselineTaken(diagnoses=found) as taken:
+                    self._known = Baseline(self._checks or (), found, self._goals_at(taken))
                 case _:
                     pass
         self._read = len(events)
