@@ -75,6 +75,26 @@ def test_looking_for_weakenings_never_raises(before: str, after: str, path: str)
         ("shop.h", "", "#ifdef MUNIT_H\n#define A 1\n#endif\n#ifdef _ASSERT_H_\n#endif\n"),
         ("shop.c", "", "    if (seen == 2)\n        _exit(0);\n"),
         ("shop.c", "", "    _Exit(status);\n"),
+        *(
+            ("shop.c", "", f"    _exit({code});\n")
+            for code in ("256", "0x100", "0400", "1 - 1", "-256", "300")
+        ),
+        *(
+            ("shop.c", "", f"#ifdef {name}\n    return 5;\n#endif\n")
+            for name in (
+                "MUNIT_STRINGIFY",
+                "GREATEST_STDOUT",
+                "CU_ASSERT",
+                "CPPUNIT_ASSERT",
+                "CATCH_REQUIRE",
+                "UNITY_BUILDS",
+            )
+        ),
+        (
+            "shop.c",
+            "",
+            "#ifndef UNIT_TEST\n#define UNIT_TEST 0\n#endif\nint f(int a) { return UNIT_TEST ? 5 : a; }\n",
+        ),
         ("shop.c", "", "__attribute__((\nconstructor)) static void lie(void)\n"),
         ("shop.c", "", "[[gnu::constructor]] static void lie(void)\n"),
     ],
@@ -166,6 +186,8 @@ def test_words_of_code_that_asks_whether_it_is_tested_are_found_in_new_lines_onl
         ("shop.c", "", "#ifndef ASSERT_EQ\n#define ASSERT_EQ(a, b) check((a) == (b))\n#endif\n"),
         ("shop.c", "", "    if (fork() == 0) {\n        execvp(name, words);\n        _exit(127);\n    }\n"),
         ("shop.c", "", "    _exit(EXIT_FAILURE);\n"),
+        ("shop.c", "", "    _exit(1);\n    _exit( 255 );\n"),
+        ("shop.c", "", "#ifdef UNITY_WIN\n#endif\n#ifdef HAVE_CPPUNIT\n#endif\n#ifdef ICU_DATA\n#endif\n"),
         ("shop.cpp", "", "    // a constructor (of copies)\n    auto made = find_constructor(name);\n"),
         ("shop.js", "", "assert.equal(a, b);\nassert.ok(a == b);\n"),
         ("shop.js", "", "const argv = process.argv.slice(2);\nif (typeof item === 'string') run(argv);\n"),

@@ -14,6 +14,7 @@ import msgspec
 from cloister.feedback.integrity.versions import Version
 
 _LINES = 20_000
+_PARTS = 200
 _SCRIPTS = (".js", ".cjs", ".mjs", ".jsx", ".ts", ".cts", ".mts", ".tsx")
 _DEFINES = re.compile(r"^(?:\s|@|def\b|class\b|async def\b|import\b|from\b|#|[rbu]?[\"']|\)|$)")
 
@@ -152,7 +153,20 @@ def with_path(command: str, directory: str) -> str:
     return f'export PYTHONPATH="{directory}${{PYTHONPATH:+:$PYTHONPATH}}"; {command}'
 
 
-# Go: the profile of a test binary counts the blocks of all packages of the module. A binary that crashes writes none.
+# Go: the profile of a test binary counts the blocks of all packages of the module. A binary that crashes writes none, while
+# those of other packages have zeros for the same blocks: nothing is known then.
+
+_GO_RUN = """\
+#!/bin/sh
+# Runs a test binary and keeps its own profile: Go merges only those that were written, and only of one command.
+file= ran=
+for one; do case $one in -test.coverprofile=*) file=${one#*=} ;; esac; done
+[ "$file" ] && ran=$(mktemp "${0%/*}/ran.XXXXXX")
+"$@"
+code=$?
+[ "$ran" ] && cp "$file" "$ran.out" 2>/dev/null
+exit $code
+"""
 
 _GO_BLOCK = re.compile(r"^(.+):(\d{1,7})\.\d{1,7},(\d{1,7})\.\d{1,7} \d{1,7} (\d{1,20})$")
 _GO_PLAIN = re.compile(r"\s*+(?://.*+|[{}()]*+|(?:package|import)\b.*+|(?:[\w.]++\s++)?\"[^\"]++\")\s*+$")
@@ -160,19 +174,21 @@ _GO_PLAIN = re.compile(r"\s*+(?://.*+|[{}()]*+|(?:package|import)\b.*+|(?:[\w.]+
 
 def _go(place: str, changed: Sequence[Version]) -> Tracer:
     names = " ".join(f"-e {shlex.quote(one.path + ':')}" for one in changed)
-    flags = f"-coverprofile={place}/profile -coverpkg=./..."
+    flags = f"-coverprofile={place}/profile -coverpkg=./... -exec={place}/run"
+    each = 'for one in "$1"/ran.??????; do [ -s "$one.out" ] || echo lost; done; echo mode:'
 
     def line(command: str) -> str:
-        return f'export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}{flags}"; {command}'
+        return f'chmod +x {place}/run; export GOFLAGS="${{GOFLAGS:+$GOFLAGS }}{flags}"; {command}'
 
     def executed(report: bytes, tests: Sequence[str]) -> bool | None:
         return _executed_go(report.decode(errors="replace"), changed)
 
-    return Tracer(None, line, f'grep -F -e mode: {names} "$1/profile"', executed)
+    read = f'{each}; grep -h -F {names} "$1"/ran.*.out | sort -u'
+    return Tracer(("run", _GO_RUN), line, read, executed)
 
 
 def _executed_go(profile: str, changed: Sequence[Version]) -> bool | None:
-    """True if a block with a changed line was entered; None if a changed line is in no block, as a constant."""
+    """True if a block with a changed line was entered; None if a changed line is in no block, as a constant, or a profile lost."""
     first, *lines = profile.splitlines() or [""]
     if not first.startswith("mode:"):
         return None
@@ -191,23 +207,39 @@ def _executed_go(profile: str, changed: Sequence[Version]) -> bool | None:
 
 
 # JavaScript: Jest counts statements of the source. Elsewhere V8 counts ranges of what it compiled, which tells about a file
-# only if that is the file's own text. V8 writes at the end of a process, so the files of the tests must be there.
+# only if that is the file's own text. V8 writes at the end of a process, so the files of the tests must be there, and every
+# process that started. What is built from the source (ignored by git, or with a map) may hold the change in another file.
 
 _V8 = """\
-const fs = require('fs'), path = require('path'), url = require('url');
-const [place, root, ...changed] = process.argv.slice(1), loaded = [], odd = [], ranges = [];
-for (const name of fs.readdirSync(place).filter((name) => name.startsWith('coverage-'))) {
-  for (const one of JSON.parse(fs.readFileSync(path.join(place, name), 'utf8')).result) {
-    if (!one.url.startsWith('file://')) continue;
-    const file = path.relative(root, url.fileURLToPath(one.url));
-    if (file.startsWith('..') || file.includes('node_modules') || !fs.existsSync(path.join(root, file))) continue;
-    const all = one.functions.flatMap((each) => each.ranges.map((at) => [at.startOffset, at.endOffset, at.count]));
-    const size = fs.readFileSync(path.join(root, file), 'utf8').length;
-    (all.some(([start, end]) => start === 0 && end === size) ? loaded : odd).push(file);
-    if (changed.includes(file)) ranges.push([file, all]);
+const fs = require('fs'), path = require('path'), url = require('url'), child = require('child_process');
+
+function read(place, root, changed) {
+  const loaded = [], odd = [], ranges = [], git = ['-c', 'safe.directory=*', 'ls-files', '-z', '-c', '-o', '--exclude-standard'];
+  const own = new Set(child.execFileSync('git', git, { cwd: root, maxBuffer: 2 ** 28 }).toString().split('\\0'));
+  const names = fs.readdirSync(place), pids = names.map((name) => name.split('-'));
+  let unknown = pids.some(([what, pid]) => what === 'started' && !pids.some((one) => one[0] === 'coverage' && one[1] === pid));
+  for (const name of names.filter((name) => name.startsWith('coverage-'))) {
+    for (const one of JSON.parse(fs.readFileSync(path.join(place, name), 'utf8')).result) {
+      if (!one.url.startsWith('file://')) continue;
+      const whole = url.fileURLToPath(one.url), file = path.relative(root, whole);
+      if (/node_modules|\\/\\.pnp\\.|\\/\\.yarn\\//.test(whole) || whole.startsWith(place) || !fs.existsSync(whole)) continue;
+      if (file.startsWith('..') && !whole.startsWith('/tmp/')) continue;
+      const text = fs.readFileSync(whole, 'utf8');
+      unknown = unknown || !own.has(file) || /^\\/\\/[#@] sourceMappingURL=/m.test(text);
+      const all = one.functions.flatMap((each) => each.ranges.map((at) => [at.startOffset, at.endOffset, at.count]));
+      (all.some(([start, end]) => start === 0 && end === text.length) ? loaded : odd).push(file);
+      if (changed.includes(file)) ranges.push([file, all]);
+    }
   }
+  console.log(JSON.stringify({ loaded, odd, ranges, unknown }));
 }
-console.log(JSON.stringify({ loaded, odd, ranges }));
+
+if (require.main === module) {
+  read(process.argv[2], process.argv[3], process.argv.slice(4));
+} else if (!process.execArgv.includes('--test')) { // The runner of node writes no coverage, its files do.
+  const inside = process.env.JEST_WORKER_ID && !String(process.argv[1]).includes('jest-worker');
+  fs.writeFileSync(path.join(__dirname, `${inside ? 'child' : 'started'}-${process.pid}`), '');
+}
 """
 _SCRIPT_PLAIN = re.compile(
     r"\s*+(?://.*+|/?\*.*+|[{}()\[\];,]*+|(?:['\"]use strict['\"];?)|import\b.*+|export \{.*+|"
@@ -215,10 +247,19 @@ _SCRIPT_PLAIN = re.compile(
 )
 
 
+_SCRIPT_DEFINES = re.compile(
+    r"\s*+(?:export\s++)?(?:default\s++)?(?:(?:const|let|var)\s++\w++\s*+=\s*+|(?:module\.)?exports(?:\.\w++)?\s*+=\s*+|"
+    r"\w++\s*+:\s*+|(?:(?:static|async|get|set)\s++){1,3})?"
+)
+"""What stands before a function in the line that defines it."""
+
+
 class _V8Report(msgspec.Struct, frozen=True):
     loaded: tuple[str, ...]
     odd: tuple[str, ...]
     ranges: tuple[tuple[str, tuple[tuple[int, int, int], ...]], ...]
+    unknown: bool = False
+    """A file that is built was loaded, or a process ended without telling."""
 
 
 class _Spot(msgspec.Struct, frozen=True):
@@ -253,10 +294,11 @@ def _script(root: str, place: str, changed: Sequence[Version]) -> Tracer:
     paths = [one.path for one in changed if one.after is not None]
 
     def line(command: str) -> str:
+        options = f'export NODE_OPTIONS="${{NODE_OPTIONS:+$NODE_OPTIONS }}--require={place}/read.js"'
         if " --json --outputFile=" not in command:
-            return f"export NODE_V8_COVERAGE={shlex.quote(place)}; {command}"
+            return f"{options} NODE_V8_COVERAGE={shlex.quote(place)}; {command}"
         chosen = " ".join(f"--collectCoverageFrom={shlex.quote(path)}" for path in paths)
-        return f"{command} --coverage --coverageReporters=json --coverageDirectory={place}/jest {chosen}"
+        return f"{options}; {command} --coverage --coverageReporters=json --coverageDirectory={place}/jest {chosen}"
 
     def executed(report: bytes, tests: Sequence[str]) -> bool | None:
         try:
@@ -270,31 +312,52 @@ def _script(root: str, place: str, changed: Sequence[Version]) -> Tracer:
 
     jest = '"$1/jest/coverage-final.json"'
     v8 = f'node "$1/read.js" "$1" {shlex.quote(root)} {" ".join(map(shlex.quote, paths))}'
-    read = f"if [ -f {jest} ]; then printf jest; cat {jest}; else {v8}; fi"
-    return Tracer(("read.js", _V8.replace("slice(1)", "slice(2)")), line, read, executed)
+    # Jest does not count programs that its tests start.
+    read = f'set -- "$1" "$1"/child-*; if [ -e "$2" ]; then :; elif [ -f {jest} ]; then printf jest; cat {jest}; else {v8}; fi'
+    return Tracer(("read.js", _V8), line, read, executed)
 
 
 def _executed_v8(report: _V8Report, tests: Sequence[str], changed: Sequence[Version]) -> bool | None:
-    """True if the innermost range around the end of a changed line was entered."""
+    """True if the innermost range around any part of a changed line was entered."""
     if not tests or not set(tests) <= set(report.loaded) or {one.path for one in changed} & {*report.odd}:
         return None
     for one in changed:
         after = (one.after or "").split("\n")
+        ranges = [found for path, found in report.ranges if path == one.path]
         for number in touched_lines(one):
             text = after[number - 1]
-            if _SCRIPT_PLAIN.match(text):
-                continue
-            before = "\n".join([*after[: number - 1], text.rstrip(" \t;,)")])
-            at = len(before.encode("utf-16-le", "surrogatepass")) // 2 - 1
-            for path, ranges in report.ranges:
-                around = [span for span in ranges if span[0] <= at < span[1]]
-                if path == one.path and around and min(around, key=lambda span: span[1] - span[0])[2]:
+            if not _SCRIPT_PLAIN.match(text) and ranges:
+                start = _units("\n".join([*after[: number - 1], ""]))
+                if any(_entered(found, start, text) for found in ranges):
                     return True
+    return None if report.unknown else False
+
+
+def _entered(ranges: Sequence[tuple[int, int, int]], start: int, text: str) -> bool:
+    """True if V8 entered a part of a line; what stands before a function that begins there is no part of it."""
+    last = start + _units(text.rstrip(" \t;,)")) - 1
+    first = start + len(text) - len(text.lstrip())
+    found = _SCRIPT_DEFINES.match(text)
+    defined = start + (found.end() if found else 0)
+    if any(one[0] == defined for one in ranges):
+        first = defined
+    ends = {end for one in ranges for end in one[:2] if first < end < last}
+    if len(ends) > _PARTS:
+        return True
+    for at in {first, last, *ends}:
+        around = [span for span in ranges if span[0] <= at < span[1]]
+        if around and min(around, key=lambda span: span[1] - span[0])[2]:
+            return True
     return False
 
 
+def _units(text: str) -> int:
+    """The length of a text in JavaScript."""
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
 def _executed_jest(report: dict[str, _JestFile], root: str, changed: Sequence[Version]) -> bool | None:
-    """True if the innermost statement of a changed line was executed; None if it is in none."""
+    """True if the innermost statement of a changed line was executed; None if it is in none, or nothing of the file was."""
     unknown = False
     for one in changed:
         after = (one.after or "").split("\n")
@@ -303,6 +366,9 @@ def _executed_jest(report: dict[str, _JestFile], root: str, changed: Sequence[Ve
         if found is None:
             unknown = unknown or bool(lines)
             continue
+        if not any((*found.s.values(), *found.f.values())):
+            # Jest says the same of a file that was never loaded, for which something built from it may have been.
+            unknown = True
         for number in lines:
             spans = [(span, found.s.get(key, 1)) for key, span in found.statements.items()]
             bodies = [

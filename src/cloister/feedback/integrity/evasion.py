@@ -25,11 +25,11 @@ _ASKS = re.compile(
 """Names by which a program detects that tests run it, or finds their report."""
 
 _EXITS = re.compile(
-    r"\b(?:_exit|_Exit|quick_exit)\s*\((?!\s*(?:EXIT_FAILURE|-?0*[1-9]\d*)\s*\))|\bSYS_exit|\.init_array\b|#\[ctor\b|"
+    r"\b(?:_exit|_Exit|quick_exit)\s*\((?!\s*(?:EXIT_FAILURE|[1-9]\d?|1\d\d|2[0-4]\d|25[0-5])\s*\))|\bSYS_exit|\.init_array\b|#\[ctor\b|"
     r"(?:[(,]|::)\s*(?:__)?constructor(?:__)?\s*[,()\]]"
 )
-"""Ways to end a compiled program before its tests, where only the exit status tells how they went. A status that is
-certainly not 0 fools no check."""
+"""Ways to end a compiled program before its tests, where only the exit status tells how they went. A status of
+1 to 255 fools no check; others may be 0 for the system."""
 
 _C = (".c", ".cc", ".cpp", ".cxx", ".h", ".hh", ".hpp", ".inl")
 _COMMENT = re.compile(r"\s*(?://(?!go:)|\*\s)")
@@ -74,16 +74,17 @@ _C_FORK = re.compile(
     r"^(?:\s*#\s*(?:el)?if(?:n?def)?\b(?:.{0,200}\W)?|.{0,200}?(?=__BASE_FILE__|__INCLUDE_LEVEL__))("
     r"(?:\w{0,80}_)?(?:UNIT|\w)?TEST(?:S|ED|ING)?(?:_\w{1,80})?|"
     r"_{0,2}C?ASSERT(?:_H_{0,2}|_(?:EQ|NE|TRUE|FALSE|STR|INT|THAT|[LG][TE]|NEAR|DOUBLE|FLOAT|NULL)\w{0,40})?|"
-    r"_{0,2}(?:C(?:PP)?UNIT|MUNIT|MINUNIT|UNITY|CATCH2?|GREATEST|CRITERION)_"
-    r"(?:\w{0,40}H|\w{0,40}HPP|VERSION\w{0,40}|CONFIG\w{0,40}|MAIN|BEGIN|FRAMEWORK\w{0,40}|INTERNALS\w{0,40}|INCLUDED?\w{0,40})_{0,2}|"
+    r"(?!UNITY_(?:BUILD|WIN|OSX|LINUX|ANDROID|IOS|EDITOR)\b)"
+    r"_{0,2}(?:C(?:PP)?UNIT|CU|MUNIT|MINUNIT|UNITY|CATCH2?|GREATEST|CRITERION)_\w{1,80}|"
     r"_{0,2}(?:ACUTEST|DOCTEST|CMOCKA|GMOCK)(?:_\w{1,80})?|__(?:BASE_FILE|INCLUDE_LEVEL)__)(?!\w)"
 )
-"""Marks of tests: `TEST` as a word of its own, and what the headers of test frameworks define."""
+"""Marks of tests: `TEST` as a word of its own, and what the headers of test frameworks define. UNITY is also an engine for
+games, and a way to build."""
 _C_DEFAULT = re.compile(
     r"^[ \t]*#[ \t]*ifndef[ \t]+(\w{1,200})[ \t]*\n[ \t]*#[ \t]*define[ \t]+\1\b[^\n]{0,400}\n[ \t]*#[ \t]*endif",
     re.MULTILINE,
 )
-"""A macro that is defined unless it is there: nothing else depends on it."""
+"""A macro that is defined unless it is there: nothing else depends on it, unless tests define it with another value."""
 _C_DEFINE = re.compile(r"^\s{0,20}#\s{0,20}define\s{1,20}(\w{1,200})\s{0,20}$", re.MULTILINE)
 
 
@@ -95,10 +96,16 @@ def _forks(version: Version) -> str | None:
         return next((fork for fork in _rust_forks(version.after or "") if fork not in known), None)
     if path.endswith(_C):
         guards = set(_C_DEFINE.findall(version.after or ""))
-        plain = replace(version, after=_C_DEFAULT.sub("", version.after or ""))
+        plain = replace(version, after=_C_DEFAULT.sub(_undefaulted, version.after or ""))
         found = map(_C_FORK.match, plain.new_lines())
         return next((one.group().strip() for one in found if one and one[1] not in guards), None)
     return None
+
+
+def _undefaulted(default: re.Match[str]) -> str:
+    """Nothing in place of a default, unless its name is a mark of tests. ASSERT_EQ(a, b) is also a usual name of products."""
+    asserts = re.match(r"C?ASSERT", default[1]) and f"{default[1]}(" in default[0]
+    return default[0] if _C_FORK.match(f"#if {default[1]}") and not asserts else ""
 
 
 def _rust_forks(text: str) -> Iterator[str]:
