@@ -126,6 +126,8 @@ class Forge:
     """(pull, who, text, path, line); where issues have numbers of their own, an issue counts as minus its number."""
     jobs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """(name, `passed` | `failed` | `running`)."""
+    jobs_of: str = ""
+    """At GitHub the only commit with these jobs, if it is given: those of others pass."""
     earlier: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Runs of jobs on the same commit that were repeated."""
     base_jobs: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
@@ -291,6 +293,8 @@ def github(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case for 
             return 200, {"permission": "write" if who in forge.writers else "read"}
         case "GET", ["commits", commit, "check-runs"]:
             jobs = _runs(forge, all_of=asked.query["filter"] == "all", base=commit == "main")
+            if forge.jobs_of not in ("", commit):
+                jobs = [(number, name, "passed") for number, name, _ in jobs]
             size, end = int(asked.query["per_page"]), int(asked.query["per_page"]) * int(asked.query["page"])
             shown = [_github_job(*job) for job in jobs[end - size : end]]
             return 200, {"total_count": len(jobs), "check_runs": shown}

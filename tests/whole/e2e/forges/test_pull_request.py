@@ -210,7 +210,7 @@ def test_a_failure_of_ci_is_fixed_proven_and_pushed_by_the_same_run(cloister: An
     cloister("run", "Fix add", "--repo", f"{forge.url}/team/shop", "--model", model, *CHECK)
     branch = forge.pulls[0].branch
     first = forge.commit(branch)
-    forge.jobs, forge.log = [("tests", "failed")], RED
+    forge.jobs, forge.jobs_of, forge.log = [("tests", "failed")], first, RED
     cloister("serve", "--background", "--port", "0")
     try:
         cloister.until(lambda: cloister.kinds().count("RunFinished") == 2)
@@ -221,7 +221,6 @@ def test_a_failure_of_ci_is_fixed_proven_and_pushed_by_the_same_run(cloister: An
         assert cloister.git(forge.root / "team/shop.git", "show", f"{second}:calc.py").endswith("# for ci")
         assert [body["outcome"] for body in bodies(cloister, "RunFinished")] == ["proven", "proven"]
         assert f"commit `{second[:12]}`" in forge.pulls[0].body
-        forge.jobs = [("tests", "passed")]
         seen = len(forge.requests)
         cloister.until(lambda: sum("check-runs" in one.path for one in forge.requests[seen:]) > 1)
         assert (len(forge.pulls), len(bodies(cloister, "PromptReceived")), forge.comments) == (1, 1, [])
