@@ -328,6 +328,8 @@ class Follower:
     seconds: float
     patience: float = PATIENCE_SECONDS
     _kept: _Kept | None = None
+    _ended: frozenset[str] = frozenset()
+    """Those that had ended before the list was begun."""
     _seen: dict[str, _Seen] = field(default_factory=dict[str, _Seen])
     _due: dict[str, float] = field(default_factory=dict[str, float])
     _busy: dict[str, anyio.Lock] = field(default_factory=dict[str, anyio.Lock])
@@ -369,9 +371,8 @@ class Follower:
     async def update(self) -> None:
         """Learn from the log of pull requests that were opened since the last time."""
         async with self._alone:
-            ended = frozenset[str]()
             if self._kept is None:
-                self._kept, ended = await to_thread.run_sync(_read_kept, self.file)
+                self._kept, self._ended = await to_thread.run_sync(_read_kept, self.file)
             kept, found, page = self._kept, False, _PAGE
             while page == _PAGE:
                 kept.cursor, events = await self.backbone.since(kept.cursor, ("ChangeDelivered",), _PAGE)
@@ -379,8 +380,9 @@ class Follower:
                 for event in events:
                     if isinstance(event.body, ChangeDelivered) and event.body.url:
                         one = _Open(event.run, event.body)
-                        if one.key not in ended:
+                        if one.key not in self._ended:
                             kept.open[one.key], found = one, True
+            self._ended = frozenset()
             if found:
                 await to_thread.run_sync(_write_kept, self.file, kept)
 
@@ -403,12 +405,14 @@ class Follower:
                     with anyio.fail_after(_SLOW_SECONDS):
                         await self._of_run(one, http)
                 except TimeoutError:
+                    self._due[one.key] = anyio.current_time() + _IDLE_SECONDS  # the others come first
                     failed |= {other.place for other in ones[at:]}
                     logger.warning("the pull requests at %s cannot be followed now: it is too slow", host)
                     return
                 except CloisterError as error:
                     if error.code in ("run_removed", "no_such_run"):  # it stays, and the run cannot continue
-                        await self._forget(one)
+                        with suppress(OSError):  # a full disk; it is tried again
+                            await self._forget(one)
                     else:
                         failed.add(one.place)
                     logger.warning(

@@ -599,7 +599,8 @@ def bitbucket(forge: Forge, asked: Request) -> Reply:  # noqa: C901 - one case f
         if forge.discreet:
             return 403, {"type": "error", "error": {"message": "only administrators"}}
         known = asked.query["q"] == 'user.uuid="{ann}"'
-        return 200, {"values": [{"type": "repository_permission", "permission": "write"}] if known else []}
+        right = {"type": "repository_permission", "permission": "write", "user": {"uuid": "{ann}"}}
+        return 200, {"values": [right] if known else []}
     if not asked.path.startswith("/repositories/team/shop"):
         return 404, {"type": "error", "error": {"message": "Repository not found"}}
     match asked.method, asked.path.removeprefix("/repositories/team/shop").strip("/").split("/"):

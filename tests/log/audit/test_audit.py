@@ -306,6 +306,16 @@ def test_a_change_of_very_many_files_says_how_many_are_not_listed() -> None:
     assert files[-1]["left_out"] == 5_000 - len(files) + 1
 
 
+def test_events_of_older_logs_are_entered_as_they_were_then() -> None:
+    """Copies of a shared log, and logs that are audited later, derive the same entries from the same events."""
+    older = fact(e.EnvironmentPrepared("env-1", True, 2.0))
+    assert older is not None
+    assert json.loads(older.detail).keys().isdisjoint({"built_at", "reached"})
+    newer = fact(e.EnvironmentPrepared("env-1", True, 2.0, built_at=3.0, reached=("pypi:443",)))
+    assert newer is not None
+    assert json.loads(newer.detail)["reached"] == ["pypi:443"]
+
+
 def test_entries_with_different_content_have_different_hashes() -> None:
     entry = AuditEntry(1, 2, "k", "r", 3, "w", "{}", "l", "p", "")
     others = [

@@ -80,9 +80,10 @@ async def test_older_parts_of_a_log_that_cannot_be_fetched_are_asked_for_again(
     fence = await served.claimed_run()
     await append(served, fence, AttemptStarted(0, "m"), *(each for n in range(1, 400) for each in turn(n)))
     page = await logged_in(served, chromium)
-    await page.route("**/events?after=0&limit=*", fail, times=2)
+    await page.route("**/events?after=0&limit=*", fail)
     await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}")
     await expect(page.get_by_text("A part of the log is missing: The server does not answer")).to_be_visible()
+    await page.unroute("**/events?after=0&limit=*")
     await expect(timeline(page).get_by_text("turn 399")).to_be_visible()
     await expect(page.get_by_role("slider", name="Time")).to_be_enabled()
     await expect(page.get_by_text("A part of the log is missing")).to_have_count(0)
@@ -93,9 +94,10 @@ async def test_older_parts_of_a_log_that_cannot_be_fetched_are_asked_for_again(
 async def test_a_run_whose_first_request_fails_is_asked_for_again(served: Served, chromium: Browser) -> None:
     fence = await served.claimed_run("Repair the sums.")
     page = await logged_in(served, chromium)
-    await page.route(f"**/v1/runs/{fence.run}", fail, times=2)
+    await page.route(f"**/v1/runs/{fence.run}", fail)
     await page.goto(f"http://127.0.0.1:{served.port}/runs/{fence.run}")
     await expect(page.get_by_role("heading", name="This run cannot be shown")).to_be_visible()
+    await page.unroute(f"**/v1/runs/{fence.run}")
     await page.get_by_role("button", name="Try again").click()
     await expect(page.get_by_role("heading", name="Repair the sums.")).to_be_visible()
 
@@ -118,9 +120,10 @@ async def test_a_server_that_does_not_answer_at_first_ends_no_login(
     served: Served, chromium: Browser
 ) -> None:
     page = await logged_in(served, chromium)
-    await page.route("**/v1/me", fail, times=2)
+    await page.route("**/v1/me", fail)
     await page.reload()
     await expect(page.get_by_text("The server does not answer")).to_be_visible()
+    await page.unroute("**/v1/me")
     await expect(page.get_by_text("tester, admin")).to_be_visible()
     await expect(page.get_by_text("The server does not answer")).to_have_count(0)
 

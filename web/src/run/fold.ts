@@ -268,7 +268,6 @@ export class Fold {
         call.seconds = body.seconds;
         call.exit = body.exit_code;
         call.pictures = body.pictures;
-        this.calls.delete(`${body.attempt}/${body.call}`);
         this.pictures.set(body.attempt, [...(this.pictures.get(body.attempt) ?? []), ...body.pictures]);
         return;
       }
@@ -276,6 +275,8 @@ export class Fold {
       case "ProofTaken":
         return this.checked(event, body);
       case "TurnEnded": {
+        // Until here a call may run again, after a crash.
+        for (const key of [...this.calls.keys()]) if (key.startsWith(`${body.attempt}/`)) this.calls.delete(key);
         const turn = this.turns.get(body.attempt);
         const red = this.red.get(body.attempt) ?? null;
         this.saves.push({ seq, attempt: body.attempt, step: body.step, red });

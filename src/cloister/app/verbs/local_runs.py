@@ -500,8 +500,12 @@ class LocalRuns(Group):
         try:
             await self._log.append_outside(events[0].run, done)
         except UserError as error:
-            if error.code != "run_not_finished":  # a message continued it meanwhile: it delivers there itself
+            if error.code != "run_not_finished":
                 raise
+            # A message continued it meanwhile: the audit says what was opened.
+            await self._note(
+                "PullRequestOpened", run=events[0].run, where=done.where, branch=done.branch, url=done.url
+            )
         return done
 
     async def verify(

@@ -161,6 +161,15 @@ class _Permission(msgspec.Struct):
     permission: str
 
 
+class _Person(msgspec.Struct, frozen=True):
+    uuid: str = ""
+
+
+class _Right(msgspec.Struct):
+    permission: str
+    user: _Person = _Person()
+
+
 _WRITERS = ("write", "admin")
 _UUID = re.compile(r"\{[\w-]{1,64}\}")
 _NEW_SCOPE = re.compile(r"\b(\w{1,40}):(\w{1,40}):bitbucket")
@@ -289,8 +298,8 @@ class Bitbucket:
         asked = {"q": f'user.uuid="{who}"'}
         reply = await self._api.ask("GET", self._rights, query=asked, also=(*_REFUSED, 404))
         if reply.status == 200:
-            found = reply.read(_Page).values
-            return msgspec.json.decode(found[0], type=_Permission).permission if found else "none"
+            found = [msgspec.json.decode(one, type=_Right) for one in reply.read(_Page).values]
+            return next((one.permission for one in found if one.user.uuid == who), "none")
         # The token of one repository may not ask the workspace. This names rights that a person has without a group.
         where = f"{self._at}/permissions-config/users/{part(who)}"
         reply = await self._api.ask("GET", where, also=(*_REFUSED, 404))

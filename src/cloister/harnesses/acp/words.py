@@ -56,7 +56,7 @@ _FACTS_CHARS = 12_000
 
 def task(events: Sequence[Event], attempt: int, attached: Attached) -> str:
     """The first prompt of a session: the task and all that was said since, with a summary of earlier sessions."""
-    about, prompt, later = [_ABOUT], "", list[str]()
+    about, prompt, later, failed = [_ABOUT], "", list[str](), set[str]()
     facts, began = Facts(), False
     for event in effective(events):
         body = event.body
@@ -70,7 +70,10 @@ def task(events: Sequence[Event], attempt: int, attached: Attached) -> str:
                 prompt += f"\n\n{hint}"
             case InstructionsGiven() if body.attempt == attempt:
                 about.append(instructed_text(body))
+            case ServiceFailed() if body.problem in failed:
+                pass  # said once, though forks and proofs meet it again
             case ServiceFailed():
+                failed.add(body.problem)
                 about += surroundings(body)
             case _:
                 about += surroundings(body)

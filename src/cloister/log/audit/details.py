@@ -22,8 +22,8 @@ Field = str | tuple[str, Callable[[Any], object]]
 """An attribute of the event, or a name and a function of the event."""
 
 
-_IF_ANY = frozenset(("parts", "folder"))
-"""Fields of runs on several repositories, which other entries do not have."""
+_IF_ANY = frozenset(("parts", "folder", "built_at", "reached"))
+"""Fields that came later, and that the same event of an older log does not have."""
 
 
 class Fact(NamedTuple):

@@ -57,7 +57,7 @@ class Machines:
             if known is None and number and anyio.current_time() <= last:
                 await anyio.sleep(0.2)  # of another version: it is renewed while its machine lives
                 continue
-            if known is None and number != first:
+            if known is None and number and number != first:
                 raise _taken(me.name)
             ours = known is not None and known.identity == me.identity
             if known is None or ours or not await to_thread.run_sync(self._lives, known.owner):

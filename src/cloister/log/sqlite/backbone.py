@@ -129,7 +129,8 @@ class SqliteBackbone:
         events = await self._writer.write(
             lambda db: transactions.append(db, fence, entries, self._now(), self._key, last)
         )
-        self.latency.count(bodies)
+        if events:
+            self.latency.count(bodies)
         return events
 
     async def append_outside(self, run: RunId, body: FromOutside) -> Event:
