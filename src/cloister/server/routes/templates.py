@@ -116,7 +116,7 @@ async def set_up_environment(
 class LookAt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A repository on which a run may be asked for."""
 
-    repo: Annotated[str, msgspec.Meta(min_length=1, max_length=4_096)]
+    repo: Annotated[str, msgspec.Meta(max_length=4_096)]
     """A path on the server's machine or a git URL."""
     ref: str | None = None
     tier: Tier = "auto"
