@@ -28,14 +28,13 @@ from nats.js.errors import (
     APIError,
     KeyNotFoundError,
     KeyWrongLastSequenceError,
-    NoKeysError,
     NotFoundError,
 )
 from nats.js.kv import KeyValue
 
 from cloister.core.errors import CloisterError, HostError
 from cloister.core.ids import OwnerId, is_id
-from cloister.log.jetstream.link import ASK_SECONDS, Cluster, Link, away, is_silence, open_link
+from cloister.log.jetstream.link import ASK_SECONDS, Cluster, Link, away, is_silence, keys_of, open_link
 
 FORGOTTEN_SECONDS = 86_400.0
 """After this the key of an owner that died without removing it goes."""
@@ -160,11 +159,9 @@ class StreamLeases:
             return None
 
     async def _owners(self) -> tuple[OwnerId, ...]:
-        try:
-            found = await self._bucket.keys()
-        except NoKeysError:
-            return ()
-        return tuple(OwnerId(name) for name in sorted(found) if is_id(name))
+        names = await keys_of(self._link, f"{self._link.cluster.name}-leases")
+        owners = [OwnerId(name) for name in names if is_id(name)]
+        return tuple([owner for owner in owners if await self._revision(owner) is not None])
 
     async def _renew(self, owner: OwnerId, mark: bytes, revision: int) -> None:
         """Renew until the block of `hold` ends, or the key is another's."""

@@ -226,6 +226,16 @@ def explained() -> Generator[None]:
         raise away() from error
 
 
+async def keys_of(link: "Link", bucket: str) -> list[str]:
+    """The keys of a bucket, sorted, also those that were deleted.
+
+    The client's own list of keys is empty when they are on their way while it asks how many there are.
+    """
+    prefix = f"$KV.{bucket}."
+    info = await link.jetstream.stream_info(f"KV_{bucket}", subjects_filter=f"{prefix}>")
+    return sorted(subject.removeprefix(prefix) for subject in info.state.subjects or {})
+
+
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
     """Ask until there is an answer. Raises `HostError` when there is none for long, and for a refusal."""
     last = anyio.current_time() + PATIENCE_SECONDS

@@ -13,13 +13,13 @@ import anyio
 import msgspec
 from anyio import to_thread
 from nats.js.api import KeyValueConfig, StorageType
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 
 from cloister.core.errors import HostError, UserError
 from cloister.core.ids import OwnerId
 from cloister.log.api import Peer
-from cloister.log.jetstream.link import Link, patiently
+from cloister.log.jetstream.link import Link, keys_of, patiently
 
 CLOCK_SECONDS = 60.0
 """How far a machine's clock may be from that of the NATS servers: the log shows times of all machines."""
@@ -81,18 +81,10 @@ class Machines:
 
     async def all(self) -> tuple[Peer, ...]:
         """The machines by name, dead ones that did not leave included; `lives` says which is which."""
-
-        async def names() -> list[str]:
-            try:
-                return await self._bucket.keys()
-            except NoKeysError:
-                return []
-
-        named = sorted(await patiently(names))
+        named = await patiently(lambda: keys_of(self._link, f"{self._link.cluster.name}-machines"))
         found = [(await self._stored(name))[0] for name in named if not name.startswith(_DRAIN)]
-        drained = {name.removeprefix(_DRAIN) for name in named if name.startswith(_DRAIN)}
         living = [each for each in found if each is not None]
-        return tuple([await self._complete(each, each.name in drained) for each in living])
+        return tuple([await self._complete(each, await self.is_drained(each.name)) for each in living])
 
     async def _complete(self, machine: Peer, draining: bool) -> Peer:
         lives = await to_thread.run_sync(self._lives, machine.owner)

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nats.js.api import KeyValueConfig, ObjectStoreConfig, StorageType
-from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NoKeysError, NotFoundError
+from nats.js.errors import KeyNotFoundError, KeyWrongLastSequenceError, NotFoundError
 from nats.js.kv import KeyValue
 from nats.js.object_store import ObjectStore
 
 from cloister.core.errors import HostError
 from cloister.core.ids import RunId
 from cloister.core.system import in_thread
-from cloister.log.jetstream.link import Link, patiently
+from cloister.log.jetstream.link import Link, keys_of, patiently
 
 FRESH_SECONDS = 86_400.0
 """A file that no record names is kept so long: its record may still be on the way."""
@@ -36,7 +36,8 @@ class Record(NamedTuple):
 class Objects:
     """The bucket of files and the bucket of records. Every method may raise `HostError` (`cluster_away`, `no_disk`)."""
 
-    def __init__(self, files: ObjectStore, records: KeyValue) -> None:
+    def __init__(self, link: Link, files: ObjectStore, records: KeyValue) -> None:
+        self._link = link
         self._files = files
         self._records = records
 
@@ -97,14 +98,9 @@ class Objects:
 
     async def runs(self) -> tuple[RunId, ...]:
         """All runs with a record."""
-
-        async def read() -> tuple[RunId, ...]:
-            try:
-                return tuple(map(RunId, await self._records.keys()))
-            except NoKeysError:
-                return ()
-
-        return await patiently(read)
+        return tuple(
+            map(RunId, await patiently(lambda: keys_of(self._link, f"{self._link.cluster.name}-runs")))
+        )
 
     async def sweep(self, named: Collection[str], fresh_seconds: float = FRESH_SECONDS) -> int:
         """Remove files that are not `named` and not fresh; return how many."""
@@ -174,4 +170,4 @@ async def open_objects(link: Link) -> Objects:
             config = KeyValueConfig(bucket=f"{name}-runs", replicas=replicas, storage=StorageType.FILE)
             return await jetstream.create_key_value(config)
 
-    return Objects(await patiently(files), await patiently(records))
+    return Objects(link, await patiently(files), await patiently(records))

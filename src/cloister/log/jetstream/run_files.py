@@ -176,7 +176,12 @@ class SharedRepositories:
         named: set[str] = set()
         for run in await self._objects.runs():
             if found := await self._objects.record(run):
-                named.update(_listing(found.data).files.values())
+                try:
+                    listing = msgspec.json.decode(found.data, type=Listing)
+                except msgspec.MsgspecError:
+                    logger.warning("no file is removed: the record of %s is of another version", run)
+                    return 0
+                named.update(listing.files.values())
         return await self._objects.sweep(named, fresh_seconds)
 
     async def _follow(self, run: RunId) -> None:
