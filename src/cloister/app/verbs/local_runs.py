@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -122,7 +122,8 @@ class LocalRuns(Group):
                 found = await in_thread(self._attachments.read, events[0].run, sha256)
                 if found is not None:
                     return found
-                await self._parts.repositories.open(events[0].run)  # another machine may have it
+                with suppress(UserError):  # it was removed with the files of its run
+                    await self._parts.repositories.open(events[0].run)  # another machine may have it
         raise UserError("no_such_attachment", f"Run {events[0].run} has no such attachment here.")
 
     async def list(
