@@ -92,6 +92,58 @@ def test_a_question_of_the_model_is_answered_in_a_browser(cloister: Any, page: P
     expect(page.locator("header .badge")).to_have_text("stopped", timeout=120_000)
 
 
+WORKS = """
+[[reply]]
+say = "I mark it."
+calls = [{ tool = "bash", command = "touch marked" }]
+
+[[reply]]
+say = "I write a note."
+calls = [{ tool = "write", path = "note.txt", content = "one\\ntwo\\n" }]
+
+[[reply]]
+calls = [{ tool = "ask", question = "Is it good?", choices = ["yes", "no"], default = "yes", wait_seconds = 900 }]
+
+[[reply]]
+expect = "note.txt:2\\n> two\\nSay it in words."
+calls = [{ tool = "bash", command = "sleep 600" }]
+"""
+
+
+def test_a_real_run_is_allowed_to_act_reviewed_stopped_and_forked_in_a_browser(
+    cloister: Any, page: Page
+) -> None:
+    how = ("--model", cloister.script(WORKS), "--check", "true", "--rule", "ask bash:touch *", "--detach")
+    cloister("run", PROMPT, "--repo", str(cloister.ledger()), *how)
+    open_page(cloister, page, "last")
+    timeline = page.get_by_role("log", name="Timeline")
+    expect(page.get_by_role("button", name="Allow a")).to_have_count(1, timeout=180_000)
+    page.keyboard.press("a")
+    expect(timeline.get_by_text("Allowed by")).to_be_visible()
+    expect(page.get_by_role("region", name="Question of the model")).to_contain_text("Is it good?")
+    page.get_by_role("tab", name="Diff").click()
+    page.get_by_role("button", name="Comment on line 2 of note.txt").last.click()
+    page.get_by_label("Comment", exact=True).fill("Say it in words.")
+    page.get_by_role("button", name="Add comment").click()
+    page.get_by_role("button", name="Send to the agent").click()
+    expect(page.get_by_text("comment not sent yet")).to_have_count(0)
+    page.get_by_role("region", name="Question of the model").get_by_role("button", name="yes").click()
+    expect(page.get_by_role("button", name="sleep 600")).to_be_visible()
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("header .badge")).to_have_text("stopped", timeout=120_000)
+    run = page.url.partition("/runs/")[2].split("?")[0]
+    ended = [event["seq"] for event in cloister.events() if event["body"]["type"] == "TurnEnded"]
+    page.get_by_role("slider", name="Time").fill(str(ended[1]))
+    expect(page.locator("header .badge")).to_have_text("running")
+    page.get_by_role("button", name="Fork from here").click()
+    page.get_by_label("What should it do differently?").fill("Take the other way.")
+    page.get_by_role("dialog").get_by_role("button", name="Fork from here").click()
+    page.wait_for_url(lambda url: "/runs/r-" in url and run not in url)
+    expect(timeline.get_by_text("Take the other way.").first).to_be_visible(timeout=120_000)
+    page.get_by_role("button", name="Stop", exact=True).click()
+    expect(page.locator("header .badge")).to_have_text("stopped", timeout=120_000)
+
+
 def test_a_sandbox_is_opened_typed_into_and_deleted(cloister: Any, page: Page) -> None:
     found: list[str] = []
     page.on(
