@@ -7,12 +7,13 @@ from pathlib import Path
 
 import anyio
 import pytest
+from nats.js.errors import ServiceUnavailableError
 from tests.log.jetstream.servers import NatsServer, one_server
 
 from cloister.core.errors import CloisterError
 from cloister.core.ids import RunId, new_run_id
 from cloister.forge.host import LocalRepositories, ensure_bare
-from cloister.log.jetstream.link import Cluster, open_link
+from cloister.log.jetstream.link import Cluster, open_link, patiently
 from cloister.log.jetstream.objects import open_objects
 from cloister.log.jetstream.run_files import SharedRepositories
 
@@ -152,6 +153,17 @@ async def test_a_file_that_is_not_what_its_name_says_is_refused(tmp_path: Path, 
         with pytest.raises(CloisterError, match="no intact file") as refused:
             await other.open(run)
         assert refused.value.code == "file_lost"
+
+
+async def test_a_request_waits_while_the_servers_choose_a_leader() -> None:
+    answers = [ServiceUnavailableError(503, "JetStream system temporarily unavailable", 10_008)] * 2
+
+    async def ask() -> str:
+        if answers:
+            raise answers.pop()
+        return "stored"
+
+    assert await patiently(ask) == "stored"
 
 
 async def test_only_old_files_without_a_record_are_removed(tmp_path: Path, server: NatsServer) -> None:

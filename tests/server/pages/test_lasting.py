@@ -195,6 +195,7 @@ async def test_g_and_t_lead_to_the_tools_from_a_run_too(served: Served, show: Sh
     keys = await page.get_by_role("dialog").locator("dt").all_inner_texts()
     assert len(keys) == len(set(keys))
     await page.keyboard.press("Escape")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
     await page.keyboard.press("g")
     await page.keyboard.press("t")
     await page.wait_for_url("**/tools")

@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import { Fragment } from "preact";
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getText, path } from "../api/client";
 import { Icon } from "../parts/icons";
 import { useLoad } from "../parts/load";
@@ -232,7 +232,8 @@ function Code({ line, range }: { line: PatchLine | null; range: [number, number]
 function Write({ drafts, place, done: close }: { drafts: Map<string, string>; place: string; done: (text: string) => void }) {
   const [text, setText] = useState(drafts.get(place) ?? "");
   const field = useRef<HTMLTextAreaElement>(null);
-  useEffect(() => {
+  // Before the next key: what one types at once belongs here, and is no key of the page.
+  useLayoutEffect(() => {
     if (!drafts.has(place) || document.activeElement === document.body) field.current?.focus();
   }, []);
   const done = (given: string) => {

@@ -245,8 +245,7 @@ async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
                 return await ask()
         except Exception as error:
             cause = error.__cause__ if isinstance(error, HostError) else error
-            silent = isinstance(cause, Exception) and is_silence(cause) and not isinstance(cause, APIError)
-            if not silent:
+            if not (isinstance(cause, Exception) and is_silence(cause)):
                 raise
             if anyio.current_time() > last:
                 raise away() from cause
